@@ -166,7 +166,11 @@ def _on_hosts(folder: Path, own: dict[str, str]) -> Iterator[Run]:  # noqa: ARG0
         environ = {**AS_ROOT, "PATH": f"{BIN}:{LOGIN['PATH']}"}  # another variable would be on node0 only
 
         def run(line: str) -> tuple[int, str]:
+            other = line.replace("--node_rank=0", "--node_rank=1")
+            typed = [cluster.start(1, ["bash", "-c", other], folder, environ)] if other != line else []  # on each
             done = cluster.run(0, ["bash", "-c", f"{line} 2>&1"], folder, environ, DEADLINE)
+            for one in typed:
+                one.finish(DEADLINE)
             return done.returncode, done.stdout
 
         yield run

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _save(writer: checkpoint.Writer, epoch: int) -> None:
-    numbers = np.full((3, WEIGHTS), epoch, np.float32)
+    numbers = [*np.full((3, WEIGHTS), epoch, np.float32)]
     writer.save(checkpoint.State(numbers, epoch, [0.0] * 100, [], {}))
 
 

@@ -103,9 +103,7 @@ def main() -> int:
 def _scale(folder: str) -> dict[str, float]:
     """Return what other steps of a start take, medians of 5."""
     two = [*LINE, "2"]
-    unilaunch = [
-        _until([*two, *RUN, "--no-share-import", "--output-dir", f"{folder}/two-{index}"], folder) for index in range(5)
-    ]
+    unilaunch = [_until([*two, *RUN, "--output-dir", f"{folder}/two-{index}"], folder) for index in range(5)]
     init = [*two, *PYTHON, INIT]
     return {
         "2 ranks: mpirun and unilaunch, to the model": _medians(unilaunch)[0],

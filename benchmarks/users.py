@@ -119,14 +119,14 @@ USERS = (
     User(
         "You rent machines of a GPU cloud",
         "Two machines, `10.78.0.10` and `10.78.0.11`, with ssh keys for each other, and `train.py` in a folder that "
-        "both see. The cloud's guide tells you to type one line on each machine, with another `--node_rank`. You type "
-        "one line, on one machine. These machines have no GPU; with GPUs `slots=` is their number.",
+        "both see. The cloud's guide tells you to type one line on each machine, with another `--node_rank`: type it "
+        "(here `--node_rank=1` is typed on the other machine). Or type one line, on one machine. These machines have "
+        "no GPU; with GPUs `slots=` is their number.",
         {"train.py": PROGRAMS / "ddp.py"},
         (
             Command(
                 "unilaunch launch --nproc_per_node=1 --nnodes=2 --node_rank=0 --master_addr=10.78.0.10 "
-                "--master_port=12345 train.py --lr 0.1",
-                2,
+                "--master_port=12345 train.py --lr 0.1"
             ),
             Command("printf '%s slots=1\\n' 10.78.0.10 10.78.0.11 > cloud"),
             Command("unilaunch doctor --hostfile cloud"),
@@ -183,7 +183,7 @@ USERS = (
             Command("cat unilaunch-train.py-1.out"),
             Command(f"unilaunch launch --emit sbatch {CPU_BATCH} --requeue --dataset sbm --epochs 1000 > gcn.sh"),
             Command("sbatch gcn.sh"),
-            Command("unilaunch status log_output/2", until="(?s)epoch .*epoch "),
+            Command("unilaunch status log_output/2", until="(?s)loss .*loss "),
             Command("scontrol requeue 2"),
             Command("unilaunch status log_output/2", until="done: "),
             Command("cat unilaunch-gcn-2.out"),

@@ -21,7 +21,7 @@ def write_graph(folder: Path) -> None:
     x = (draw.random((300, 6)) < 0.2).astype(np.float32)
     y = np.zeros((300, 6), np.int64)
     np.maximum.at(y, edges[1], x[edges[0]].astype(np.int64))
-    ug.from_edges(edges, folder, x=x, y=y)
+    ug.from_edges(edges, folder, x=x, y=y, split=(0.6, 0.2, 0.2))
 
 
 def main(epochs: str = "100") -> None:

@@ -31,7 +31,7 @@ def main(epochs: str = "200") -> None:
     """Train with the squared error; report its root over the test nodes."""
     if unilaunch.init().rank == 0 and not Path("stations").exists():
         write_tables(Path("edges.csv"), Path("nodes.csv"))
-        ug.from_edges("edges.csv", "stations", nodes="nodes.csv")
+        ug.from_edges("edges.csv", "stations", nodes="nodes.csv", split=(0.6, 0.2, 0.2))
     part = ug.load("stations")
     torch.manual_seed(0)  # the layers of ug.torch are the user's own modules: the same weights on every rank
     layers = torch.nn.ModuleList([ug.torch.SAGEConv(part.num_features, 16), ug.torch.SAGEConv(16, 1)])

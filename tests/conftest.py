@@ -1,10 +1,11 @@
-"""For all tests: which may run beside others, and hypothesis without a deadline.
+"""For all tests: which may run beside others, which are left out, and hypothesis without a deadline.
 
 pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
 that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
 marked `timed`: at most three other such tests run beside it, and no test of another kind.
 """
 
+import ast
 import compileall
 import fcntl
 import os
@@ -35,16 +36,37 @@ _LONGEST = "test_dockerfile.py"
 #: How many timed tests run at once.
 _TIMED = 4
 _ROOM = pytest.StashKey["Room"]()
-#: Files that need MindSpore, where it is not installed (Python 3.13): they are not collected.
-collect_ignore = [] if find_spec("mindspore") else [
-    str(path) for path in Path(__file__).parent.rglob("test_*.py")
-    if re.search(r"^(import|from) (unilaunch_gcn.)?mindspore", path.read_text(), re.MULTILINE)
-]  # fmt: skip
+#: The packages that `.[all,dev]` does not install on every Python, and what is left out where one is lacking.
+_LEFT_OUT = {
+    "mindspore": "the tests that import it, have it as a parameter or are marked mindspore are left out",
+    "mkdocs": "tests/test_site.py is left out: install the extra docs",
+}
+_LACKING = [package for package in _LEFT_OUT if not find_spec(package)]
 
 
-def pytest_report_header() -> str | None:
-    """Say what is not collected."""
-    return f"MindSpore is not installed: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
+def _imports_mindspore(path: Path) -> bool:
+    """Return whether the file imports, at its top, a module of MindSpore's or one of ours that is written in it."""
+    imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return any(re.search(r"(import|from|,|\.) *mindspore", ast.unparse(node)) for node in imports)
+
+
+collect_ignore = ["test_site.py"] if "mkdocs" in _LACKING else []
+if "mindspore" in _LACKING:
+    collect_ignore += [str(path) for path in Path(__file__).parent.rglob("test_*.py") if _imports_mindspore(path)]
+
+
+def _needs_mindspore(item: pytest.Item) -> bool:
+    """Return whether the test has the mark, or MindSpore as the value of a parameter."""
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return "mindspore" in [mark.name for mark in item.iter_markers()] or any(
+        "mindspore" in [one for one in (value, getattr(value, "framework", None)) if isinstance(one, str)]
+        for value in values
+    )
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is left out."""
+    return [f"{package} is not installed: {_LEFT_OUT[package]}" for package in _LACKING]
 
 
 def pytest_collection_finish() -> None:
@@ -129,11 +151,13 @@ def _deaf_to() -> int:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # groups before pytest-xdist reads them, the order after pytest's own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Put the tests of a group into one process; the timed ones in turn into as many as run at once.
+    """Leave out what cannot run; put the tests of a group into one process, the timed ones in turn into as many as run.
 
     The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
     which would else run alone at the end.
     """
+    if "mindspore" in _LACKING:
+        items[:] = [item for item in items if not _needs_mindspore(item)]
     turn = cycle(f"timed {number}" for number in range(_TIMED))
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()

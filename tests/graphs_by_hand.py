@@ -28,7 +28,7 @@ def make_directed_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
     ends = np.array(edges, np.int64).reshape(-1, 2).T
     place = np.arange(len(edges), dtype=np.float32)
     edge_attr = np.stack([place, -place], axis=1)
-    given = edges_as_given(ends[0], ends[1], num_nodes, 1 + place / 4, edge_attr)
+    given = edges_as_given(ends[0], ends[1], num_nodes, 1 + place / 4, {"edge_attr": edge_attr})
     return replace(make_graph(num_nodes, []), **given._asdict())
 
 

@@ -37,7 +37,7 @@ def train_reference(
     features = graph.features.astype(np.float64)
     shapes = [Parameter("weight", pair, "glorot") for pair in pairwise(widths)]
     layers = [Layer(0, 0, "", 0, 0, (shape,)) for shape in shapes]
-    weights = [w.copy() for w in views(initial_weights(layers, seed), layers)]
+    weights = [w.copy() for w in views(initial_weights(layers, seed, np.dtype(np.float64)), layers)]
     first, second = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
     losses = []
     for epoch in range(epochs):

@@ -150,12 +150,29 @@ class ThreadExchange(Exchange):
         self.collectives.under_way.discard(self)
 
 
+def _in_threads(size: int, run: Callable[[int], T]) -> list[T]:
+    """Return what *run* returns for each rank; raise the first error that is not another rank's."""
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception())]
+    if errors:  # the cause, not that the other ranks waited for that one
+        raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))
+    return [future.result() for future in futures]
+
+
 def on_every_rank(size: int, work: Callable[[int, Collectives], T]) -> list[T]:
     """Return what *work* returns on each of *size* ranks, by rank; every exchange must have been waited for."""
     table = Table(size)
     ranks = [ThreadCollectives(rank, table) for rank in range(size)]
-    with ThreadPoolExecutor(size) as pool:
-        results = [future.result() for future in [pool.submit(work, rank.rank, rank) for rank in ranks]]
+
+    def run(rank: int) -> T:
+        try:
+            return work(rank, ranks[rank])
+        except BaseException:
+            table.barrier.abort()
+            raise
+
+    results = _in_threads(size, run)
     assert not any(rank.under_way for rank in ranks), "an exchange was begun and not waited for"
     assert not table.messages, "rows were sent that nobody received"
     return results
@@ -208,9 +225,4 @@ def in_turns(size: int, work: Callable[[int, RankInTurn], T]) -> list[T]:
                 shared.barrier.abort()
                 raise
 
-    with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(run, rank) for rank in range(size)]
-    errors = [error for future in futures if (error := future.exception())]
-    if errors:
-        raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))
-    return [future.result() for future in futures]
+    return _in_threads(size, run)

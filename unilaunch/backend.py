@@ -10,6 +10,7 @@ from unilaunch.errors import PlacementError
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
 from unilaunch.record import Record
+from unilaunch.waits import Waits
 from unilaunch.world import World
 
 
@@ -117,6 +118,23 @@ class Rendezvous(Record):
         return self.port
 
 
+class Group(Record):
+    """The ranks that a program has connected itself, with its framework: `init_process_group` after `mp.spawn`.
+
+    Attributes:
+        title: The framework's name for it, for messages: "torch.distributed".
+        rank: Index of this process in the group.
+        size: Number of ranks.
+        broadcast: Called with a text and with seconds by every rank, it returns rank 0's text; after the seconds it
+            raises RendezvousError. None: the group has no way for it.
+    """
+
+    title: str
+    rank: int
+    size: int
+    broadcast: Callable[[str, float], str] | None = None
+
+
 class Backend(ABC):
     """A framework: its devices, and the communication between its ranks."""
 
@@ -157,12 +175,12 @@ class Backend(ABC):
 
     def wait_hooks(
         self,
-        note_wait: Callable[[float | None], None],  # noqa: ARG002  (only a backend that can measure uses it)
+        waits: Waits,  # noqa: ARG002  (only a backend that can measure uses it)
     ) -> dict[str, Callable[[ModuleType], None]]:
         """Return hooks, as in `hooks`, that measure how long a program waits for other ranks; {} if there are none.
 
         Args:
-            note_wait: Call it after each wait with the seconds, or with None if they were not measured. It is fast.
+            waits: Tell it of each wait.
         """
         return {}
 
@@ -188,6 +206,13 @@ class Backend(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End the framework's communication, if it was started."""
+
+    def group(self) -> Group | None:
+        """Return the default group that the program has initialised; None if there is none.
+
+        It is called only after the framework has been imported, and before each use of the ranks: it is fast.
+        """
+        return None
 
     @abstractmethod
     def versions(self) -> Mapping[str, str]:

@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
+from math import inf
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch import entry_points
-from unilaunch.errors import InputError, OutputError, UnilaunchError, say, say_warning
+from unilaunch.errors import InputError, OutputError, SpecError, UnilaunchError, say, say_warning
+from unilaunch.start_variables import SPEC
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -76,6 +78,8 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
     match arguments[0] if arguments else "":
         case "run" if not _wants_help(arguments):
             return _supervise(arguments, environ, started)
+        case "agent" if SPEC in environ:
+            return _agent(arguments, environ)
         case "launch":
             return _launch(arguments, environ)
         case "doctor":
@@ -104,31 +108,32 @@ def _wants_help(arguments: Sequence[str]) -> bool:
 
 
 def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
-    from unilaunch.agent.host import supervise
-    from unilaunch.start_variables import SPEC
+    from unilaunch.agent.alone import supervise
 
     if SPEC in environ:
         entry_points.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
-    return supervise(environ, started, lambda: _preload(arguments, environ), partial(_run, arguments))
+    return supervise(environ, started, partial(_run, arguments))
 
 
-def _preload(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
+def _agent(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
+    from unilaunch.agent.direct import serve
     from unilaunch.agent.preload import preload
 
-    return preload(_rank_task(arguments, environ), environ)
+    return serve(
+        arguments[1:], lambda: preload(_rank_task((), environ), environ), lambda args, status: _run(args, -inf, status)
+    )
 
 
 def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
     from unilaunch.rank.run import run  # the agent does not need the rank's imports
 
-    environ = dict(os.environ)  # noqa: TID251  (in a forked rank: the environment of the shim)
+    environ = dict(os.environ)  # noqa: TID251  (in a rank of a direct start: its own one)
     return run(lambda: _rank_task(arguments, environ), environ, started, status)
 
 
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
     """Return a rank's task: from the spec that `launch` has passed, or from its command line."""
-    from unilaunch.start_variables import SPEC
-
     if SPEC in environ:
         from unilaunch.handover import take_over
 
@@ -153,23 +158,24 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    from unilaunch.job.plan import hosts_of, make_plan, refuse_ranks_of_a_host
+    from unilaunch.job.plan import make_plan
     from unilaunch.launch_spec import LaunchSpec
-    from unilaunch.launchers.allocation import allocated_hosts
     from unilaunch.reading import read_task
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
-    per_host = str(given.pop("per_host", ""))
+    if as_json and not dry_run:
+        raise SpecError("--json: it is the form of what --dry-run shows: add --dry-run, or leave it out")
+    if kind and dry_run:
+        raise SpecError(f"--dry-run --emit {kind}: the file itself says what it will do: leave one out")
     if kind:
         from unilaunch.job.emit import emit
 
-        _write(lambda: sys.stdout.write(emit(str(kind), given, environ, per_host)))
+        _write(lambda: sys.stdout.write(emit(str(kind), given, environ)))
         return 0
+    _say_services(environ)
     task = read_task(LaunchSpec, given, environ)
-    if per_host:
-        refuse_ranks_of_a_host(per_host, hosts_of(task.spec) or allocated_hosts(environ))
-    if dry_run or as_json:
+    if dry_run:
         from unilaunch.job.show import show_plan
 
         _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
@@ -177,11 +183,19 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.job.restart import launch_attended
     from unilaunch.launchers import refuse_copies
 
-    refuse_copies(environ, "unilaunch launch")
+    if task.spec.nnodes == 1:
+        refuse_copies(environ, "unilaunch launch")
     returncode = launch_attended(task, environ).returncode
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))
     return returncode
+
+
+def _say_services(environ: Mapping[str, str]) -> None:
+    from unilaunch.service_variables import describe_services
+
+    if line := describe_services(environ):
+        say(line)
 
 
 def _say_which_are_ours(args: Sequence[str], target: str) -> None:
@@ -238,6 +252,8 @@ def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str,
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
     from unilaunch.reading import known_fields, without_hosts
     from unilaunch.spec import read_variables, validate, variable_of
+
+    _say_services(environ)
 
     variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
     variables = without_hosts(variables, given)

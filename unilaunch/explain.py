@@ -10,9 +10,10 @@ from typing import cast
 
 from unilaunch import launchers, plugins
 from unilaunch.backend import Backend, Placement, Rendezvous
-from unilaunch.devices import DEVICES, visible_devices
+from unilaunch.devices import DEVICES, absent_devices, visible_devices
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.launchers import Evidence
+from unilaunch.machine_variables import staying
 from unilaunch.rank import mpi
 from unilaunch.rank.facts import own_facts
 from unilaunch.rank.framework_env import framework_env
@@ -43,7 +44,13 @@ def explain(spec: RunSpec, environ: Mapping[str, str], started: float) -> int:
         return EnvironmentMismatchError.exit_code
     lines = [_identity(found)]
     if found.rank == 0:
-        lines += [*_used(found), *_ignored(seen), *_hardware(environ), *_frameworks(spec, found, environ)]
+        lines += [
+            *_used(found),
+            *_ignored(seen),
+            *_hardware(environ),
+            *_staying(environ),
+            *_frameworks(spec, found, environ),
+        ]
     _print(lines)
     if found.size > _MANY:
         time.sleep(max(0.0, started + 0.5 - time.monotonic()))
@@ -87,6 +94,13 @@ def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
         mask = DEVICES[kind][0]
         told = f" ({mask}={environ[mask]})" if mask in environ else ""
         yield f"  {kind:8} {','.join(names) or 'none'}{told}"
+    yield from (f"           {line}" for line in absent_devices(environ))
+
+
+def _staying(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables that `launch` does not pass on to other hosts."""
+    yield "  hosts    launch passes on every exported variable to the other hosts, but"
+    yield from (f"           {', '.join(names)}: {why}" for why, names in staying(environ).items())
 
 
 def _frameworks(spec: RunSpec, found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str]:

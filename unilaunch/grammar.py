@@ -152,7 +152,7 @@ def _add_launch(parser: Parser) -> None:
     whole = parser.add_argument_group("the job")
     _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, *MpiSpec.model_fields, "options", "env"})
     whole.add_argument(
-        "--dry-run", action="store_true", default=False, help="show the mpirun line and where every rank goes"
+        "--dry-run", action="store_true", default=False, help="show how ranks are started, and where each goes"
     )
     whole.add_argument("--json", action="store_true", default=False, help="show that as JSON")
     kinds = entry_points.names(entry_points.JOB_FILES)

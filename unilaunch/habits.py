@@ -15,13 +15,11 @@ class Same(Record):
         option: The option of unilaunch.
         value: The value for that option; "{}" is replaced by the typed value, and is none if no value is typed.
         takes: Number of typed values.
-        one_host: Whether the option is a number of ranks per host: only on one host is that `-n`.
     """
 
     option: str
     value: str = "{}"
     takes: int = 1
-    one_host: bool = False
 
 
 class Needless(Record):
@@ -53,15 +51,14 @@ class Instead(Record):
 Habit = Same | Needless | Instead
 
 _RANKS = Same("--nprocs")
-_RANKS_OF_A_HOST = Same("--nprocs", one_host=True)
-_HOSTS = "one launch starts the ranks of all hosts: type unilaunch launch -H host1:4,host2:4 train.py, or --hostfile"
+_RANKS_OF_A_NODE = Same("--nproc-per-node")
 #: What to type instead of a number of ranks per host.
 SLOTS = "say how many ranks each host takes: -H host1:4,host2:4, or slots=4 behind each name in the hostfile"
 _DEVICES = "name the devices in the environment, CUDA_VISIBLE_DEVICES=0,1, and their number by -n 2"
 #: What to type for a program that is not Python's.
 ONLY_PYTHON = "unilaunch starts Python programs only; mpirun starts any: mpirun -n 2 PROGRAM"
 _VARIABLE = "type -x NAME=VALUE"
-_TAGGED = Same("--tag-output", takes=0)
+_LABELLED = Same("--console", "labelled", takes=0)
 _PLUGIN = "the script has it: Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config='FILE'))"
 _SHOW_ONE = Instead("type --console all, or afterwards unilaunch logs --rank 0,1")
 _FLAG_OF_MPIRUN = {
@@ -75,11 +72,13 @@ LAUNCH: Mapping[str, Habit] = {
     "np": _RANKS, "n": _RANKS, "c": _RANKS, "f": Same("--hostfile"), "machinefile": Same("--hostfile"),
     "host": Same("--hosts"),
     "wdir": Same("--cwd"), "wd": Same("--cwd"), "genv": Instead(_VARIABLE), "env": Instead(_VARIABLE),
-    "genvall": Instead("ranks of this host have every variable; for other hosts type -x NAME"),
-    "l": _TAGGED, "prepend-rank": _TAGGED, "bynode": Same("--map-by", "node", takes=0),
+    "genvall": Needless(takes=0),
+    "l": _LABELLED, "prepend-rank": _LABELLED, "bynode": Same("--map-by", "node", takes=0),
     "byslot": Same("--map-by", "slot", takes=0), "bind-to-core": Same("--bind-to", "core", takes=0),
     "bind-to-socket": Same("--bind-to", "socket", takes=0), "bind-to-none": Same("--bind-to", "none", takes=0),
     "rankfile": Same("--map-by", "rankfile:file={}"), "rf": Same("--map-by", "rankfile:file={}"),
+    "output-filename": Same("--output-dir"), "tag-output": _LABELLED, "merge-stderr-to-stdout": Needless(takes=0),
+    "share-import": Needless(takes=0), "no-share-import": Needless(takes=0),
     "npernode": Instead(SLOTS), "ppn": Instead(SLOTS), "perhost": Instead(SLOTS), "N": Instead(SLOTS),
     **_FLAG_OF_MPIRUN, "v": Same("--mpi-arg", "--verbose", takes=0), "verbose": Same("--mpi-arg", "--verbose", takes=0),
     "quiet": Needless(takes=0), "q": Needless(takes=0), "stream-buffering": Needless(),
@@ -87,11 +86,10 @@ LAUNCH: Mapping[str, Habit] = {
     "npersocket": Instead("give the number of all ranks, and how many each socket takes: -n 8 --map-by ppr:2:socket"),
     "tune": Instead("type --mpi-arg=--tune --mpi-arg=FILE"),
     # torchrun and torch.distributed.launch
-    "nproc-per-node": _RANKS_OF_A_HOST, "nproc": _RANKS, "standalone": Needless(takes=0),
-    "nnodes": Needless(values=("1", "1:1"), instead=_HOSTS), "node-rank": Needless(values=("0",), instead=_HOSTS),
-    "rdzv-backend": Needless(), "rdzv-id": Needless(), "rdzv-endpoint": Needless(), "rdzv-conf": Needless(),
-    "use-env": Needless(takes=0), "log-dir": Same("--output-dir"), "tee": Same("--console", "all"),
-    "t": Same("--console", "all"), "redirects": Needless(), "r": Needless(),
+    "nproc": _RANKS, "standalone": Needless(takes=0),
+    "rdzv-backend": Needless(), "rdzv-id": Needless(), "rdzv-conf": Needless(),
+    "use-env": Needless(takes=0), "log-dir": Same("--output-dir"), "tee": Same("--console", "labelled"),
+    "t": Same("--console", "labelled"), "redirects": Needless(), "r": Needless(),
     "no-python": Instead(ONLY_PYTHON), "module": Instead("type -m MODULE, with the dash in front of the name"),
     "role": Needless(), "monitor-interval": Needless(), "start-method": Needless(), "local-addr": Needless(),
     "run-path": Needless(takes=0), "signals-to-handle": Needless(), "event-log-handler": Needless(),
@@ -101,7 +99,7 @@ LAUNCH: Mapping[str, Habit] = {
     "duplicate-stderr-filters": Instead("type unilaunch logs --follow --grep TEXT beside the job"),
     "virtual-local-rank": Instead("leave it out: a rank sees every device of its host, and takes that of LOCAL_RANK"),
     # msrun
-    "worker-num": _RANKS, "local-worker-num": _RANKS_OF_A_HOST, "cluster-time-out": Same("--timeout"),
+    "worker-num": _RANKS, "local-worker-num": _RANKS_OF_A_NODE, "cluster-time-out": Same("--timeout"),
     "join": Needless(values=("True", "true"), instead="launch waits; to go on at once type: unilaunch launch ... &"),
     "bind-core": Needless(values=("False", "false"), instead="type --bind-to core"),
     "bind-numa": Needless(values=("False", "false"), instead="type --bind-to numa"),
@@ -109,11 +107,11 @@ LAUNCH: Mapping[str, Habit] = {
     "worker-log-name": Instead("leave it out: each rank's log is FOLDER/rank.N/stderr, with --output-dir FOLDER"),
     "sim-level": Instead("type -x MS_SIMULATION_LEVEL=1"), "sim-rank-id": Instead("type -x RANK_ID=0"),
     # accelerate, deepspeed, horovodrun
-    "num-processes": _RANKS, "num-proc": _RANKS, "num-gpus": _RANKS_OF_A_HOST, "gpus": Instead(_DEVICES),
+    "num-processes": _RANKS, "num-proc": _RANKS, "num-gpus": _RANKS_OF_A_NODE, "gpus": Instead(_DEVICES),
     "gpu": Instead(_DEVICES), "gpu-ids": Instead(_DEVICES), "include": Instead(SLOTS),
     "bind-cores-to-rank": Instead("type --bind-to core, and for several cores to each rank --map-by slot:PE=4"),
-    "num-machines": Needless(values=("1",), instead=_HOSTS), "machine-rank": Needless(values=("0",), instead=_HOSTS),
-    "num-nodes": Needless(values=("1",), instead=_HOSTS), "main-process-port": Same("--master-port"),
+    "num-machines": Same("--nnodes"), "machine-rank": Same("--node-rank"), "num-nodes": Same("--nnodes"),
+    "main-process-port": Same("--master-port"),
     "main-process-ip": Same("--master-addr"), "multi-gpu": Needless(takes=0), "cpu": Same("--device", "cpu", takes=0),
     "num-cpu-threads-per-process": Same("--threads"), "use-deepspeed": Instead(_PLUGIN),
     "deepspeed-config": Instead(_PLUGIN), "deepspeed-config-file": Instead(_PLUGIN),
@@ -121,7 +119,7 @@ LAUNCH: Mapping[str, Habit] = {
     "config-file": Instead("type what is in accelerate's file: its num_processes is -n 4, its mixed_precision "
                            "-x ACCELERATE_MIXED_PRECISION=bf16"),
     # srun
-    "ntasks": _RANKS, "nodelist": Instead(SLOTS), "w": Instead(SLOTS), "label": _TAGGED,
+    "ntasks": _RANKS, "nodelist": Instead(SLOTS), "w": Instead(SLOTS), "label": _LABELLED,
     "export": Needless(values=("ALL",), instead=_VARIABLE), "cpu-bind": Instead("type --bind-to core, socket or none"),
     "exclude": Instead("name the hosts that take ranks: -H host1:4,host2:4"),
 }  # fmt: skip

@@ -86,6 +86,11 @@ class Listener(Record, frozen=False):
     _known: bytes = b""
 
     @property
+    def is_unsure(self) -> bool:
+        """Whether the caller has this end's proof and has not proven itself: it knows another secret, or has left."""
+        return bool(self._known) and self.identity is None
+
+    @property
     def wanted(self) -> int:
         """Most bytes to read next."""
         return (_PROOF_SIZE if self._known else _HELLO.size) - len(self._unread)

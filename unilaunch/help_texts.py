@@ -50,7 +50,7 @@ launch --emit sbatch --help; mpirun's and all others, unilaunch launch --help-al
 LAYOUT: Mapping[str, Sequence[str]] = {
     "what to run": ("target", "-m", "--config", "--backend", "--device"),
     "how many ranks, and where": (
-        "--nprocs", "--hosts", "--hostfile", "--oversubscribe", "--bind-to", "-x", "--mca", "--allow-run-as-root",
+        "--nprocs", "--hosts", "--hostfile", "--nnodes", "--node-rank", "--oversubscribe", "--bind-to", "-x",
     ),
     "output": ("--output-dir", "--console"),
     "failures": ("--max-restarts", "--elastic", "--stall-timeout"),
@@ -59,7 +59,7 @@ LAYOUT: Mapping[str, Sequence[str]] = {
 OVERVIEW = "Start jobs of MindSpore or PyTorch on many ranks, with any MPI, and train graph networks."
 HELP = {
     "run": "be one rank: the one that the launcher assigned, or under no launcher the only one",
-    "launch": "check everything, then start all ranks with mpirun, wait and report",
+    "launch": "check everything, then start all ranks, wait and report",
     "doctor": "check the hosts before a run, through the mpirun that it will use; show only what is wrong",
     "explain": "show which launcher was seen, by which variables, and what each framework would find",
 }

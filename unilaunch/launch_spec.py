@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
-from unilaunch.exports import secrets, without_secrets
+from unilaunch.redaction import redact_fields, without_secret_values
 from unilaunch.spec import RunSpec, Spec, validate
-from unilaunch.spec_file import read_file
+from unilaunch.spec_file import LEFT_OUT, read_file
 
 
 def written_as(pattern: str, what: str) -> AfterValidator:
@@ -30,6 +30,12 @@ def _pairs(parameters: object) -> object:
     if not isinstance(parameters, Mapping):
         return parameters
     return [(name, str(value) if type(value) in {int, float} else value) for name, value in parameters.items()]
+
+
+def _one_number(nodes: object) -> object:
+    """Return torchrun's N:N as N."""
+    least, colon, most = str(nodes).partition(":")
+    return least if colon and least == most else nodes
 
 
 def _url(text: str) -> str:
@@ -68,11 +74,6 @@ class MpiSpec(Spec):
     rank_by: str | None = Field(default=None, min_length=1, description="how ranks are numbered")
     mca: Parameters = Field(default=(), description="an MCA parameter of Open MPI")
     export: tuple[Export, ...] = Field(default=(), description="a variable that all ranks get")
-    output_filename: str | None = Field(
-        default=None, min_length=1, description="mpirun's own files of the ranks' output"
-    )
-    merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
-    tag_output: bool = Field(default=False, description="mpirun writes [job,rank] at the start of each line")
     cwd: Path | None = Field(default=None, description="the folder in which the ranks start; default: this one")
     mpi_args: tuple[str, ...] = Field(default=(), description="further words for mpirun, as they are")
 
@@ -80,10 +81,32 @@ class MpiSpec(Spec):
 class LaunchSpec(RunSpec, MpiSpec):
     """A whole job: the task of its ranks, their number and their hosts."""
 
-    console: Literal["all", "rank0"] = Field(
-        default="rank0", description="whose output is shown as well as kept: every rank's, or rank 0's"
+    console: Literal["all", "labelled", "rank0"] = Field(
+        default="rank0",
+        description="whose output is shown: every rank's, labelled behind [rank], or rank 0's",
     )
-    nprocs: int | None = Field(default=None, ge=1, description="number of ranks; default: all slots of the hosts")
+    launcher: Literal["auto", "direct", "mpirun"] = Field(
+        default="auto",
+        description="what starts the ranks: launch itself, an mpirun, or auto: mpirun where it is needed",
+    )
+    nprocs: int | None = Field(
+        default=None, ge=1, description="number of ranks; gpu: one for each device of this host, cpu: each core, auto: "
+        "devices or else cores; default: all slots of the hosts, or auto"
+    )  # fmt: skip
+    nproc_per_node: int | None = Field(
+        default=None, ge=1, description="number of ranks of each node, or gpu, cpu, auto, if the line is typed on each"
+    )
+    nnodes: Annotated[int, BeforeValidator(_one_number)] = Field(
+        default=1, ge=1, description="number of nodes, on each of which this line is typed"
+    )
+    node_rank: int | None = Field(
+        default=None,
+        ge=0,
+        description="which of them this is; default: node 0 at --master-addr, the others as they come",
+    )
+    rdzv_endpoint: str | None = Field(
+        default=None, min_length=1, description="ADDRESS:PORT, for --master-addr and --master-port of several nodes"
+    )
     hostfile: Path | None = Field(default=None, description="hosts and their slots, in a file")
     hosts: str | None = Field(default=None, min_length=1, description="hosts and their slots: a:4,b:4")
     grace: float = Field(
@@ -92,7 +115,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     max_restarts: int = Field(
         default=0,
         ge=0,
-        description="how often the job is started again, from its newest checkpoint if it keeps any, when it fails",
+        description="how often a job that fails is started again, from its newest checkpoint if it keeps any",
     )
     otlp: Annotated[str, AfterValidator(_url)] | None = Field(
         default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
@@ -119,9 +142,20 @@ class LaunchSpec(RunSpec, MpiSpec):
         root = Path.cwd() / self.output_dir if self.cwd else self.output_dir
         return self.model_copy(update={"export": export, "env": {}, "output_dir": root})
 
-    def shown(self) -> Self:
-        """Return the spec without the values of secrets, to be shown or written to files."""
-        return self.model_copy(update={"export": without_secrets(self.export)} if secrets(self.export) else {})
+    def shown(self, options: Spec | None, *, whole: bool) -> dict[str, Any]:
+        """Return the fields as JSON values, without secret ones, to be shown or written to files.
+
+        Args:
+            options: The options of the model, if the target is one.
+            whole: Whether fields are there that have their default.
+        """
+        fields = self.model_dump(mode="json", exclude_defaults=not whole)
+        if options or whole:
+            fields["options"] = options.model_dump(mode="json", exclude_defaults=not whole) if options else {}
+        shown = redact_fields(fields)
+        if "export" in fields:
+            shown["export"] = list(without_secret_values(self.export))
+        return shown | ({LEFT_OUT: True} if shown.get("args") != fields.get("args") else {})
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LaunchSpec":

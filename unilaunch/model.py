@@ -33,6 +33,7 @@ class Session(Record):
         progress: Reports the step that this rank is in, for the live line and for the report of a failure; a call takes
             microseconds.
         stop_asked: Returns whether the user stops the job; for a model with `stops_patiently`.
+        backend: Name of the backend that will compute.
     """
 
     world: "World"
@@ -43,6 +44,7 @@ class Session(Record):
     seed: int
     progress: "Callable[[Step], None]" = lambda _: None
     stop_asked: Callable[[], bool] = lambda: False
+    backend: str = ""
 
     @contextmanager
     def together(self, phase: str) -> Iterator[None]:

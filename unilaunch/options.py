@@ -45,8 +45,6 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     given = vars(namespace)
     if found.args:
         given["args"] = found.args
-    if found.per_host:
-        given["per_host"] = found.per_host
     _refuse_of_other_targets(command, found.target, given, " --" if "--" in words else "")
     return _fold(given)
 
@@ -94,10 +92,13 @@ def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:
     starts = command in _STARTING
     models = plugins.models() if starts else {}
     others = () if starts or command in CORE else (plugins.commands()[command],)
+    _, form = job_file_of(words if command == "launch" else ())
     hints: dict[str, Hint] = {"launch": _hint_at_job_file, "run": partial(_hint_at_launch, words)}
     return Grammar(
         command=command,
-        takes=parser.takes(),
+        takes={  # what a word means in a job file wins
+            name: number for name, number in parser.takes().items() if not form or name.lstrip("-") not in form.habits
+        },
         other_names={
             name: field for each in (*models.values(), *others) for name, field in each.spec.other_names.items()
         },

@@ -2,21 +2,27 @@
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from unilaunch import plugins
+from unilaunch.devices import count_ranks
 from unilaunch.errors import SpecError
 from unilaunch.launchers import set_by_launchers
 from unilaunch.model import Model
-from unilaunch.spec import RunSpec, Spec, read_variables, validate, variable_of
+from unilaunch.redaction import redact_words
+from unilaunch.spec import CONFIG_VARIABLE, RunSpec, Spec, read_variables, validate, variable_of
 from unilaunch.spec_file import read_file
 from unilaunch.target import Target, read_target
 from unilaunch.task import Machine, Task
 
 S = TypeVar("S", bound=RunSpec)
 _HOSTS = {"hosts", "hostfile"}
+_ENDPOINT = re.compile(r"(?:(?P<bare>[^][:]+)|\[(?P<bracketed>[^][]+)\])(?::(?P<port>0*[1-9]\d{0,4}))?")
+#: What a variable says of the machine that has it, and not of a container elsewhere.
+_OF_A_MACHINE = {*_HOSTS, "allow_run_as_root", "data_dir", "mpirun", "prefix", "cwd", "interface", "master_addr"}
 
 
 def read_task(
@@ -35,33 +41,93 @@ def read_task(
         PluginError: The model or the backend is not installed.
     """
     if "spec" in given:
-        return _read_whole(kind, given, machine)
+        return _read_whole(kind, given, environ, machine)
     options = {field: value for field, value in given.items() if field != "config"}
     variables = read_variables(environ, kind.model_fields, known_fields)
-    file = read_file(Path(given["config"]), given) if "config" in given else {}
+    config = str(given.get("config") or environ.get(CONFIG_VARIABLE, ""))
+    file = read_file(Path(config), given) if config else {}
     if not ({"target"} & {*file, *variables, *options}):
         _refuse_script_as_value(options)
     target = _choose({**file, **variables, **options}, machine)
-    file = _unfold(file, target, str(given.get("config")))
-    if file:
-        _refuse_options_of_launch(kind, file, str(given.get("config")))
+    file = _unfold(file, target, config)
+    if file and "config" in given:
+        _refuse_options_of_launch(kind, file, config)
+    elif file:  # a variable may name the file of another command
+        from unilaunch.launch_spec import LaunchSpec
+
+        file = {
+            field: file[field] for field in file if field in kind.model_fields or field not in LaunchSpec.model_fields
+        }
     # The environment may set options of another model or command; on the command line and in a file that is an error.
     mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
     variables = {field: value for field, value in variables.items() if field in mine}
-    if target.kind == "model":
+    others: Mapping[str, str] = {}
+    if machine is Machine.IMAGE:
+        variables = {field: value for field, value in variables.items() if field not in _OF_A_MACHINE}
+    elif target.kind == "model":
         others = plugins.models()[target.name].spec.other_variables
-        variables = {others[name]: environ[name] for name in others if environ.get(name)} | variables
+        others = {field: name for name, field in others.items() if environ.get(name) and field not in variables}
+        variables |= {field: environ[name] for field, name in others.items()}
     file = without_hosts(file, variables, options)
     variables = without_hosts(variables, options)
     meeting = {} if machine is Machine.IMAGE else _meeting(environ)  # of this shell, and not of a pod
     values = {**meeting, **file, **variables, **options}
+    nodes = {} if machine is not Machine.HERE or "nnodes" not in kind.model_fields else _nodes(values, environ)
+    values = {**nodes, **values}
     sources = {
+        **{field: f"the environment's {field}" for field in nodes},
         **{field: field.upper() for field in meeting},
-        **{field: f"{given.get('config')}: {field}" for field in file},
-        **{field: variable_of(field, environ) for field in variables},
+        **{field: f"{config}: {field}" for field in file},
+        **{field: others.get(field) or variable_of(field, environ) for field in variables},
         **{field: _option(field) for field in options},
     }
+    resolve_ranks(values, environ, machine)
     return make_task(kind, target, values, sources, machine)
+
+
+def resolve_ranks(values: dict[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> None:
+    """Let `nprocs` in *values* be the number of all ranks, and count what "gpu", "cpu" and "auto" name on this host.
+
+    Where there are several nodes, the address of node 0 is read from `rdzv_endpoint`.
+
+    Raises:
+        SpecError: A number is another word, the numbers contradict each other, or the job is for another machine.
+        PlacementError: There is no device, and "gpu" asks for one.
+    """
+    _read_endpoint(values)
+    for field, typed in (("nprocs", "-n"), ("nproc_per_node", "--nproc-per-node")):
+        kind = values.get(field)
+        if isinstance(kind, str) and kind.isalpha():
+            if kind not in {"gpu", "cpu", "auto"}:
+                raise SpecError(f"{typed} {kind}: expected a number of ranks, gpu, cpu or auto")
+            if machine is not Machine.HERE:
+                raise SpecError(
+                    f"{typed} {kind} counts what this host has, and a job file is for another: give a number"
+                )
+            values[field] = count_ranks(kind, environ)
+    nodes, each, every = (str(values.get(field, "")) for field in ("nnodes", "nproc_per_node", "nprocs"))
+    nodes = nodes.partition(":")[0] or "1"
+    if not (nodes.isdecimal() and each.isdecimal()):
+        return
+    if every.isdecimal() and int(every) != int(each) * int(nodes):
+        raise SpecError(
+            f"-n {every} counts all ranks, and --nproc-per-node {each} those of each of {nodes} nodes: leave one of "
+            "the two out, or say how many nodes there are: --nnodes"
+        )
+    values["nprocs"] = int(each) * int(nodes)
+
+
+def _read_endpoint(values: dict[str, Any]) -> None:
+    """Let torchrun's --rdzv-endpoint be the address and the port of node 0; one node has no use for it."""
+    endpoint = str(values.get("rdzv_endpoint") or "")
+    if not endpoint or str(values.get("nnodes", "1")).partition(":")[0] == "1":
+        return
+    parts = _ENDPOINT.fullmatch(endpoint)
+    if not parts:
+        raise SpecError(f"--rdzv-endpoint {endpoint}: expected ADDRESS or ADDRESS:PORT, with a port above 0")
+    values.setdefault("master_addr", parts["bare"] or parts["bracketed"])
+    if parts["port"]:
+        values.setdefault("master_port", parts["port"])
 
 
 def _option(field: str) -> str:
@@ -84,8 +150,13 @@ def _refuse_options_of_launch(kind: type[RunSpec], file: Mapping[str, Any], path
         raise SpecError(f"{path}: {', '.join(others)}: only launch can do that: type unilaunch launch --config {path}")
 
 
-def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Task[S]:
-    """Return the task from the JSON of `--spec` and the program's arguments; no other source is read."""
+def _read_whole(
+    kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine
+) -> Task[S]:  # fmt: skip
+    """Return the task from the JSON of `--spec` and the program's arguments.
+
+    No other source is read, but for what an orchestrator says of the nodes to each `launch`.
+    """
     if others := set(given) - {"spec", "args"}:
         named = ", ".join(f"--{field.replace('_', '-')}" for field in sorted(others))
         raise SpecError(f"--spec: it says everything; leave out {named}")
@@ -98,7 +169,12 @@ def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Ta
     values |= {"args": given["args"]} if "args" in given else {}
     target = _choose(values, machine)
     values = _unfold(values, target, "--spec")
-    return make_task(kind, target, values, {field: f"--spec: {field}" for field in values}, machine)
+    sources = {field: f"--spec: {field}" for field in values}
+    if "nnodes" in kind.model_fields and machine is Machine.HERE:
+        values = {**(nodes := _nodes(values, environ)), **values}
+        sources = {**{field: f"the environment's {field}" for field in nodes}, **sources}
+        resolve_ranks(values, environ)
+    return make_task(kind, target, values, sources, machine)
 
 
 def make_task(
@@ -154,6 +230,15 @@ def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
         for name in ("MASTER_ADDR", "MASTER_PORT")
         if environ.get(name) and name not in others
     }
+
+
+def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what an orchestrator says of the nodes; nothing where the user names hosts, or another start."""
+    if values.keys() & {"hosts", "hostfile", "mpirun"} or values.get("launcher") == "mpirun":
+        return {}
+    from unilaunch.launchers.nodes import nodes_of
+
+    return nodes_of(environ, is_number_given="nnodes" in values)
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
@@ -217,5 +302,6 @@ def _validate_both(
             raise SpecError(f"{fault}; {other}") from None
         raise
     if spec.args:
-        raise SpecError(f"args: {model.name} is a model and has options, no arguments: {' '.join(spec.args)}")
+        words = " ".join(redact_words(spec.args))
+        raise SpecError(f"args: {model.name} is a model and has options, no arguments: {words}")
     return spec, validate(model.spec, rest, sources, kind.model_fields)

@@ -7,6 +7,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
@@ -22,6 +23,7 @@ _PATIENCE = 10.0
 #: Most callers that have not proven themselves, or fewer if this process may have few open files; one more closes the
 #: oldest. Larger than a job's number of agents.
 _STRANGERS = 1 << 14
+_NAMED = 8  # most refused callers that are kept
 #: Seconds without accepting callers when this process has no file descriptor left.
 _PAUSE = 0.2
 #: A silent connection is probed once a minute. It breaks when its host has not answered for a quarter of an hour, as it
@@ -90,6 +92,7 @@ class Calls:
     ) -> None:
         self.selector, self.succeed = selector, succeed
         self.calls: dict[socket.socket, _Call] = {}
+        self.unproven: set[str] = set()  # places at which a listener has answered that is not the one
         for address, port in places:
             try:
                 connection = open_socket(address)
@@ -122,7 +125,11 @@ class Calls:
                 return
         except BlockingIOError:
             return
-        except (OSError, NotProvenError):
+        except NotProvenError:
+            self.unproven.add(self.calls[connection].caller.place)
+            self._give_up(connection)
+            return
+        except OSError:
             self._give_up(connection)
             return
         del self.calls[connection]
@@ -160,8 +167,18 @@ class Calls:
         connection.close()
 
 
-def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeout: float) -> socket.socket | None:
-    """Return a blocking connection to the first of *places* that proves itself within *timeout* seconds, or None."""
+def call(
+    places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeout: float, unproven: set[str] | None = None
+) -> socket.socket | None:
+    """Return a blocking connection to the first of *places* that proves itself within *timeout* seconds, or None.
+
+    Args:
+        places: Addresses and ports.
+        secret: The secret of this attempt.
+        identity: The caller's identity, for instance its rank.
+        timeout: Seconds.
+        unproven: Gets the places at which a listener answers that cannot prove itself.
+    """
     deadline = time.monotonic() + timeout
     found: list[socket.socket] = []
     with DefaultSelector() as selector:
@@ -172,6 +189,8 @@ def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeou
                     key.data()
         finally:
             calls.close()
+    if unproven is not None:
+        unproven |= calls.unproven
     connection = next(iter(found), None)
     if connection:
         connection.setblocking(True)
@@ -189,6 +208,9 @@ class Door:
             non-blocking, and is no longer registered in the selector.
         expected: The identities that are still expected, kept by the owner; others are closed without WELCOME: a caller
             that calls several addresses keeps the connection on which it is welcome. None: all are welcome.
+
+    Attributes:
+        refused: The addresses of some callers that speak this protocol and do not know the secret.
     """
 
     def __init__(
@@ -204,6 +226,7 @@ class Door:
         self.port = int(listener.getsockname()[1])
         self.strangers: dict[socket.socket, tuple[Listener, float]] = {}  # oldest first, each with its deadline
         self.closed_until: float | None = None
+        self.refused: set[str] = set()
         listener.setblocking(False)
         selector.register(listener, EVENT_READ, self._accept_all)
 
@@ -269,12 +292,18 @@ class Door:
         except (OSError, NotProvenError):
             data = b""
         if not data:
+            self._note_refused(stranger, greeting)
             self._send_away(stranger)
         elif greeting.identity is not None:
             del self.strangers[stranger]
             self.selector.unregister(stranger)
             _set_up(stranger)
             self.welcome(stranger, greeting.identity)
+
+    def _note_refused(self, stranger: socket.socket, greeting: Listener) -> None:
+        with suppress(OSError):
+            if greeting.is_unsure and len(self.refused) < _NAMED:
+                self.refused.add(plain(stranger.getpeername()[0]))
 
     def _send_away(self, stranger: socket.socket) -> None:
         del self.strangers[stranger]

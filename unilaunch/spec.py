@@ -15,8 +15,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from unilaunch.errors import SpecError, nearest
 from unilaunch.overriding import override
 from unilaunch.placeholders import has_known_placeholders
+from unilaunch.redaction import redact_fields
+from unilaunch.service_variables import is_of_a_service
+from unilaunch.start_variables import SECRET, VARIABLE_PREFIX
 
-VARIABLE_PREFIX = "UNILAUNCH_"
+#: The variable for `--config`, whose file is read before the fields are known.
+CONFIG_VARIABLE = VARIABLE_PREFIX + "CONFIG"
 #: Fields whose variable has another name than the field.
 VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
 
@@ -104,8 +108,8 @@ class RunSpec(Spec):
         default="auto", description="kind of device; auto takes the best seen"
     )
     output_dir: OutputDir = Field(
-        default=Path("log_output"), description="folder of the logs and the result; {job} in its name is the job's "
-        "id, {array} its index in an array of jobs, {date} the time of its start"
+        default=Path("log_output"), description="folder of the logs and the result; in its name, {job} is the "
+        "job's id, {array} its index in an array, {date} the start's time"
     )  # fmt: skip
     threads: int | None = Field(
         default=None, ge=1, le=10_000, description="threads per rank; default: this rank's share of its cores"
@@ -122,8 +126,8 @@ class RunSpec(Spec):
         default=False, description="under launchers that give ranks no secret to share, meet without one"
     )
     stall_timeout: float | None = Field(
-        default=None, gt=0, description="seconds without progress of any rank after which the job is ended and every "
-        "rank's stacks are shown; default: never"
+        default=None, gt=0, description="seconds without progress of any rank after which the job is ended, with all "
+        "stacks shown; default: never"
     )  # fmt: skip
     host_timeout: float = Field(
         default=15.0, ge=3, le=86400, description="seconds for which a host may not answer before it counts as lost"
@@ -136,17 +140,17 @@ class RunSpec(Spec):
         min_length=1,
         description="address at which the metrics are served; anybody who reaches it can read them",
     )
-    share_import: bool = Field(
-        default=True, description="import the framework once for all ranks of a host and fork them; on cpu"
-    )
     abort: bool = Field(default=True, description="end all ranks when one has failed")
-    timeout: float = Field(default=300.0, gt=0, description="seconds that a rank waits for the others at start-up")
+    timeout: float = Field(
+        default=300.0, gt=0, description="seconds for the first rank to begin, and for a rank to find the others"
+    )
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is drawn")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="least level that is logged"
     )
-    console: Literal["all", "rank0"] = Field(
-        default="all", description="whose output is shown as well as kept: every rank's, or rank 0's"
+    console: Literal["all", "labelled", "rank0"] = Field(
+        default="all",
+        description="whose output is shown: every rank's, labelled behind [rank], or rank 0's",
     )
     local_rank_argument: bool = Field(
         default=False, description="append --local-rank=N to a script's arguments, as torch.distributed.launch did"
@@ -156,7 +160,7 @@ class RunSpec(Spec):
 def read_variables(
     environ: Mapping[str, str], own: Container[str], known: Callable[[], Iterable[Collection[str]]]
 ) -> dict[str, str]:
-    """Return the fields that UNILAUNCH_ variables set.
+    """Return the fields that UNILAUNCH_ variables set; those that Kubernetes made for a Service set none.
 
     Args:
         environ: The process's environment.
@@ -171,6 +175,8 @@ def read_variables(
         VARIABLE_FIELDS.get(name, name.removeprefix(VARIABLE_PREFIX).lower()): name
         for name in environ
         if name.startswith(VARIABLE_PREFIX)
+        and name not in {CONFIG_VARIABLE, SECRET}
+        and not is_of_a_service(name, environ[name])
     }
     others = {field: name for field, name in variables.items() if field not in own}
     for field, name in others.items():
@@ -297,4 +303,5 @@ def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str], others: Ite
         return f"{where}: no such option{nearest((inside or [field])[-1], [*known, *(() if inside else others)])}"
     message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     wanted = _KINDS.get(fault["type"], message)
-    return f"{where}: must be {wanted}, not {fault['input']!r}" if fault["loc"] else wanted
+    value = redact_fields({field: fault["input"]})[field]
+    return f"{where}: must be {wanted}, not {value!r}" if fault["loc"] else wanted

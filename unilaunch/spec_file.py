@@ -6,10 +6,20 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from unilaunch.errors import SpecError
-from unilaunch.exports import LEFT_OUT, STARTED_IN
+from unilaunch.errors import SpecError, say
 from unilaunch.overriding import override
 
+#: A field of `spec.json`: true if secret values of `args` are left out.
+LEFT_OUT = "secrets_left_out"
+#: A field of `spec.json`: the folder in which the run was started, to which its relative paths are relative.
+STARTED_IN = "started_in"
+#: Fields of earlier versions, and what became of them.
+_GONE = {
+    "share_import": "a direct start imports the framework once by itself",
+    "output_filename": "the ranks' output is in output_dir",
+    "tag_output": "write console: labelled",
+    "merge_stderr_to_stdout": "unilaunch logs shows both streams in the order of time",
+}
 _LARGEST = 1 << 20  # bytes
 
 
@@ -44,6 +54,9 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
             "line"
         )
     named = [(str(name).replace("-", "_"), value) for name, value in fields.items()]
+    for name in [name for name, _ in named if name in _GONE]:
+        say(f"{path}: {name} is ignored: {_GONE[name]}")
+    named = [(name, value) for name, value in named if name not in _GONE]
     try:
         return _table(named)
     except ValueError as error:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from typing import Literal
@@ -15,6 +16,7 @@ from unilaunch.record import Record, replace
 MODULE_MARK = "-m "
 #: How the names of scripts end that are not Python's.
 _OF_A_SHELL = (".sh", ".bash")
+_HEAD = 512  # bytes that are read of a program
 #: The name that `__main__` has in a rank while the file or the cells of its function are being loaded.
 LOADING = "__unilaunch_loading__"
 
@@ -82,7 +84,7 @@ class Target(Record):
 
 
 def read_target(text: str, models: Collection[str], *, here: bool = True) -> Target:
-    """Return the target that *text* names.
+    """Return the target that *text* names: a model, a file, a module, a function, or a program of PATH in Python.
 
     Args:
         text: The target's text in a spec.
@@ -106,14 +108,19 @@ def _parse(text: str, models: Collection[str]) -> Target:
     module, colon, function = text.rpartition(":")
     if colon and module.endswith(".py"):
         return Target("function", f"{module}:{_dotted(function, text)}")
-    if text.endswith(".py") or "/" in text:
+    if text.endswith(".py") or "/" in text or (not colon and _is_file(text)):
         return _script(text)
     if colon:
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
-    if _is_file(text):
-        return _script(text)
+    return _of_path(text, models)
+
+
+def _of_path(text: str, models: Collection[str]) -> Target:
+    """Return the program of PATH that *text* names, if it is a script of Python."""
     near = f"; did you mean {text}.py?" if _is_file(f"{text}.py") else nearest(text, models)
-    if not near and which(text):
+    if not near and (program := which(text)):
+        if _is_of_python(program):
+            return Target("script", program)
         raise SpecError(f"{text}: {ONLY_PYTHON}")
     raise SpecError(
         f"no model {text!r}{near}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
@@ -123,6 +130,14 @@ def _parse(text: str, models: Collection[str]) -> Target:
 
 def _is_file(text: str) -> bool:
     return os.path.isfile(text)  # noqa: PTH113  (raises nothing, also if the text is too long for a name)
+
+
+def _is_of_python(program: str) -> bool:
+    """Return whether a program of PATH is a script of Python, such as pip installs for a package's commands."""
+    with suppress(OSError), open(program, "rb") as file:  # noqa: PTH123  (as `_is_file`)
+        head = file.read(_HEAD)
+        return head.startswith(b"#!") and b"python" in b"".join(head.splitlines()[:2])  # the second of a long path
+    return False
 
 
 def _script(path: str) -> Target:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from unilaunch.errors import SpecError, nearest
-from unilaunch.habits import SLOTS, Habit, Instead, Needless, Same
+from unilaunch.habits import Habit, Instead, Needless, Same
 from unilaunch.record import Record
 
 _GLUED = re.compile(r"(-n|-np|-c)(\d+)|(-x)([A-Za-z_]\w*=.*)|(-H)([^=].*)", re.DOTALL)
@@ -40,13 +40,11 @@ class Words(Record):
         own: Options under unilaunch's names, and the target.
         args: The program's arguments.
         target: The first word that is not an option, or `-m MODULE`; "" if there is none.
-        per_host: A number of ranks per host, as it was typed; "" if there is none.
     """
 
     own: tuple[str, ...]
     args: tuple[str, ...]
     target: str = ""
-    per_host: str = ""
 
 
 class _Option(Record):
@@ -82,7 +80,6 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
     end = words.index("--") if marked else len(words)
     front = list(words[:end])
     own: list[str] = []
-    per_host: list[str] = []
     target = program = ""
     while front and (marked or not program):
         word = front.pop(0)
@@ -101,13 +98,11 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
             continue
         option = _known(word, program, grammar)
         values = _take_values(option, front)
-        if isinstance(option.habit, Same) and option.habit.one_host:
-            per_host.append(" ".join([word, *values][: 2 if option.value is None else 1]))
         own += _write(option, values)
         if option.name == "-m" and grammar.is_program:
             target = program = f"-m {' '.join(values)}"
-    _refuse_ranks_of_a_host(own, per_host)
-    return Words(tuple(own), tuple(words[end + 1 :] if marked else front), target, "".join(per_host[:1]))
+    _refuse_two_numbers(own)
+    return Words(tuple(own), tuple(words[end + 1 :] if marked else front), target)
 
 
 def _take_values(option: _Option, front: list[str]) -> list[str]:
@@ -159,7 +154,12 @@ def _read(word: str, grammar: Grammar) -> _Option | None:
 
 
 def _write(option: _Option, values: Sequence[str]) -> list[str]:
-    """Return an option with its values under unilaunch's names, as --name=value if there is one: it may be negative."""
+    """Return an option with its values under unilaunch's names, as --name=value if there is one: it may be negative.
+
+    Args:
+        option: The option.
+        values: Its values.
+    """
     name, first = option.name, "".join(values[:1])
     match option.habit:
         case Instead(text):
@@ -168,8 +168,6 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
             if allowed and first not in allowed:
                 raise SpecError(f"{name} {first}: {instead}")
             return []
-        case Same(one_host=True) if first in {"auto", "cpu", "gpu"}:
-            raise SpecError(f"{name} {first}: give the number, as -n 4; without -n this host gets a rank for each core")
         case Same(ours, text):
             return [f"{ours}={text.replace('{}', first)}"] if values or "{}" not in text else [ours]
     if name.startswith("--") and len(values) == 1:
@@ -177,15 +175,10 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
     return [name, *(f" {value}" if value.startswith("-") else value for value in values)]  # argparse: not an option
 
 
-def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:
-    """Raise an error for a number of ranks per host, if it is not the number of all ranks; and for two numbers."""
-    several = any(word.startswith(("-H", "--hosts=", "--hostfile=")) for word in own)
-    nodes = any(word.startswith("--nodes=") for word in own)
+def _refuse_two_numbers(own: Sequence[str]) -> None:
+    """Raise an error for two different numbers of ranks."""
     numbers = dict.fromkeys(word.partition("=")[2] for word in own if word.startswith("--nprocs="))
-    if per_host and (several or nodes or len(numbers) > 1 or "-n" in own):
-        better = "give the number of all ranks: -n 8" if nodes else SLOTS
-        raise SpecError(f"{per_host[0]} counts the ranks of each host: leave it out, and {better}")
-    numbers |= {after: None for word, after in pairwise(own) if word == "-n" and numbers}
+    numbers |= {after: None for word, after in pairwise(own) if word == "-n"}
     if len(numbers) > 1:  # srun's -c is no number of ranks
         raise SpecError(f"{' and '.join(numbers)} ranks: give one number, -n; the threads of each rank are --threads 4")
 

@@ -39,7 +39,6 @@ class LauncherInfo(Record):
         mpi: Whether the launcher supports MPI, so that the ranks can communicate over it.
         rank_0_hosts: Addresses or names of rank 0's host from the variables, the likeliest first.
         store: Where the ranks find each other, if the launcher supports MPI; otherwise they use a file.
-        alike: Whether its ranks differ in no variable that a framework's import reads: then one agent can fork all.
         wake: Whether the launcher sleeps, after a failure, before it ends the other ranks, unless SIGCHLD wakes it.
         patient: Whether the launcher waits about half a minute for its ranks after a SIGTERM, so that they can save.
         single_host: Whether the launcher says that all ranks are on one host, even if it gives no local ranks.
@@ -56,7 +55,6 @@ class LauncherInfo(Record):
     mpi: bool = True
     rank_0_hosts: tuple[str, ...] = ()
     store: Store = Store.MPI
-    alike: bool = True
     wake: bool = False
     patient: bool = False
     single_host: bool = False

@@ -7,10 +7,11 @@ from importlib.metadata import version
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
 from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PluginError
 from unilaunch.overriding import override
+from unilaunch.waits import Waits
 from unilaunch.world import World
 
 #: MindSpore's name of each kind of device.
@@ -68,10 +69,10 @@ class MindSporeBackend(Backend):
         return {"mindspore.communication.management": replace}
 
     @override
-    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
+    def wait_hooks(self, waits: Waits) -> dict[str, Callable[[ModuleType], None]]:
         from unilaunch_mindspore.waits import measure_waits
 
-        return {"mindspore.ops.operations.comm_ops": lambda module: measure_waits(module, note_wait)}
+        return {"mindspore.ops.operations.comm_ops": lambda module: measure_waits(module, waits)}
 
     @override
     def after_fork(self, threads: int) -> None:
@@ -92,6 +93,9 @@ class MindSporeBackend(Backend):
                     raise placement.refusal(world, reason) from None
             ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # by default one per core, up to 25
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
+            # MindSpore takes 1 GiB of addresses at its first operation. Taken later they would lie between the arrays
+            # of a model, and the largest array that was freed before would not fit there again.
+            ms.ops.zeros_like(ms.Tensor(0.0, ms.float32))
         else:
             try:
                 ms.set_device(TARGETS[placement.device], placement.index)
@@ -121,6 +125,13 @@ class MindSporeBackend(Backend):
     @override
     def stop(self) -> None:
         """Do nothing: MindSpore ends its communication at exit."""
+
+    @override
+    def group(self) -> Group | None:
+        communication: Any = sys.modules.get("mindspore.communication")
+        if communication is None or not communication.GlobalComm.INITED:
+            return None
+        return Group("mindspore.communication", communication.get_rank(), communication.get_group_size())
 
     @override
     def to_array(self, value: Any) -> tuple[Any, str] | None:

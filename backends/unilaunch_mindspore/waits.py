@@ -12,26 +12,26 @@ from types import ModuleType
 from typing import Any
 
 from unilaunch.errors import say
-from unilaunch.waits import NoteWait, measured
+from unilaunch.waits import Waits, measured
 
 #: Number of collectives in a row that are measured, out of how many.
 STRETCH, PERIOD = 40, 1600
 _PRIMITIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "Barrier")
 
 
-def measure_waits(operations: ModuleType, note_wait: NoteWait) -> None:
-    """Call *note_wait* for the waits in the collective primitives.
+def measure_waits(operations: ModuleType, waits: Waits) -> None:
+    """Tell *waits* of the waits in the collective primitives.
 
     Args:
         operations: `mindspore.ops.operations.comm_ops`.
-        note_wait: Called with the seconds of each wait, or with None for a wait that is not measured.
+        waits: Told of each wait.
     """
     numbers, mode = count(), _Mode()
     for name in _PRIMITIVES:
         if kind := getattr(operations, name, None):
             kind.__init__ = _checked(kind.__init__, mode)
             kind.__call__ = measured(
-                kind.__call__, note_wait, lambda: next(numbers) % PERIOD < STRETCH, _wait_for_operations
+                kind.__call__, waits, lambda: next(numbers) % PERIOD < STRETCH, _wait_for_operations
             )
 
 

@@ -8,14 +8,17 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
 from unilaunch.collectives import TensorCollectives
-from unilaunch.errors import PlacementError
+from unilaunch.errors import PlacementError, RendezvousError
 from unilaunch.overriding import override
+from unilaunch.waits import Waits
 from unilaunch.world import World
 
 #: torch's name of the communication of each kind of device.
 COMMUNICATION = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+#: The key of rank 0's text in the store of a group.
+_TEXT = "unilaunch"
 
 
 class TorchBackend(Backend):
@@ -84,13 +87,13 @@ class TorchBackend(Backend):
         return {"torch.distributed": serve}
 
     @override
-    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
+    def wait_hooks(self, waits: Waits) -> dict[str, Callable[[ModuleType], None]]:
         from unilaunch_torch.waits import Sampling, measure_ddp, measure_waits
 
         sampling = Sampling()
         return {
-            "torch.distributed": lambda module: measure_waits(module, note_wait, sampling),
-            "torch.nn.parallel.distributed": lambda module: measure_ddp(module, note_wait, sampling),
+            "torch.distributed": lambda module: measure_waits(module, waits, sampling),
+            "torch.nn.parallel.distributed": lambda module: measure_ddp(module, waits, sampling),
         }
 
     @override
@@ -112,7 +115,10 @@ class TorchBackend(Backend):
                 import torch_npu
             except ImportError as error:
                 raise placement.refusal(world, f"{error}: install torch_npu, or take --device cpu") from None
-            torch_npu.npu.set_device(placement.index)
+            try:
+                torch_npu.npu.set_device(placement.index)
+            except RuntimeError as error:
+                raise placement.refusal(world, f"{str(error).splitlines()[0]} Or take --device cpu") from None
 
     @override
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
@@ -145,6 +151,17 @@ class TorchBackend(Backend):
 
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+    @override
+    def group(self) -> Group | None:
+        import torch.distributed as dist
+
+        if not dist.is_available() or not dist.is_initialized():
+            return None
+        has_store = dist.distributed_c10d._get_default_store() is not None  # noqa: SLF001  (None with the backend "mpi")
+        return Group(
+            "torch.distributed", dist.get_rank(), dist.get_world_size(), _broadcast_text if has_store else None
+        )
 
     @override
     def to_array(self, value: Any) -> tuple[Any, str] | None:
@@ -194,6 +211,24 @@ def take_gpu(world: World, placement: Placement) -> None:
             "CUDA_VISIBLE_DEVICES, or take the device cpu"
         )
     torch.cuda.set_device(placement.index)
+
+
+def _broadcast_text(text: str, seconds: float) -> str:
+    """Return rank 0's *text*, through the store of the default group: no device takes part, and nothing is pickled."""
+    import torch.distributed as dist
+
+    store: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  (torch has no public name for it)
+    if dist.get_rank() == 0:
+        store.set(_TEXT, text)
+        return text
+    try:
+        store.wait([_TEXT], timedelta(seconds=seconds))
+        return str(store.get(_TEXT).decode())
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"rank {dist.get_rank()} of torch.distributed's group did not hear from rank 0 in {seconds:g} s: every "
+            f"rank must load the graph, or call unilaunch.init(): {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _find_served_store(distributed: Any, port: int) -> None:

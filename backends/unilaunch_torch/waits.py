@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from unilaunch.errors import say
-from unilaunch.waits import NoteWait, measured
+from unilaunch.waits import Waits, measured
 
 #: Number of DDP's steps in a row that are measured, and the seconds from the first of them to the next such row.
 STRETCH, PERIOD = 10, 0.5
@@ -63,8 +63,8 @@ def returns_at_once(backends: str, *, has_device: bool) -> bool:
     return all(at_once) or (has_device and any(at_once))
 
 
-def measure_waits(distributed: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:
-    """Call *note_wait* after every `Work.wait`: each collective of `torch.distributed` that blocks ends with one."""
+def measure_waits(distributed: ModuleType, waits: Waits, sampling: Sampling) -> None:
+    """Tell *waits* of every `Work.wait`: each collective of `torch.distributed` that blocks ends with one."""
     if not distributed.is_available():
         return
     work: Any = distributed.Work
@@ -72,11 +72,11 @@ def measure_waits(distributed: ModuleType, note_wait: NoteWait, sampling: Sampli
     def is_sampled() -> bool:
         return not sampling.on_devices(distributed) and sampling.is_on
 
-    work.wait = measured(work.wait, note_wait, is_sampled)
+    work.wait = measured(work.wait, waits, is_sampled)
 
 
-def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:
-    """Call *note_wait* with the time that DistributedDataParallel waits at the end of each backward pass.
+def measure_ddp(parallel: ModuleType, waits: Waits, sampling: Sampling) -> None:
+    """Tell *waits* how long DistributedDataParallel waits at the end of each backward pass.
 
     DDP's own callback, which waits for the gradients of all ranks, is queued when this rank's last gradient is ready.
     Ours is queued when the backward pass begins, so it runs just before; then it queues another one, behind DDP's.
@@ -90,7 +90,9 @@ def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -
 
     def arrived() -> None:
         begin, on_devices = perf_counter(), sampling.on_devices(torch.distributed)
-        queue(lambda: note_wait(None if on_devices else perf_counter() - begin))
+        if not on_devices:
+            waits.begin_wait()
+        queue(lambda: waits.end_wait(None if on_devices else perf_counter() - begin))
 
     @wraps(native)
     def post_forward(self: Any, output: Any) -> Any:
@@ -102,7 +104,7 @@ def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -
                 if sampling.step():
                     tensor.register_hook(lambda _: queue(arrived))
                 else:
-                    note_wait(None)
+                    waits.end_wait(None)
         return result
 
     ddp._post_forward = post_forward  # noqa: SLF001

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.errors import InputError, OutputError, SpecError
 from unilaunch.output.files import write_whole
-from unilaunch_gcn.attention_options import count_heads
-from unilaunch_gcn.checkpoint_file import State, epoch_of, load, load_weights, to_bytes
+from unilaunch_gcn.checkpoint_file import State, content, epoch_of, load, load_weights
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.options import count_heads
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
@@ -81,12 +81,12 @@ def _older(name: str, decided: Mapping[str, Any]) -> Any:
 
 
 class Writer:
-    """Writes the checkpoints of one run. It removes only files that it has written itself.
+    """Writes the checkpoints of one training. It removes only files of this training.
 
     Args:
         folder: Where the checkpoints are written. It is made if it is not there.
         layers: The layers of the network.
-        keep: How many of this run's checkpoints are kept: the newest.
+        keep: How many of this training's checkpoints are kept: the newest.
     """
 
     def __init__(self, folder: Path, layers: Sequence[Layer], keep: int) -> None:
@@ -110,8 +110,13 @@ class Writer:
                 "--no-save-model"
             ) from None
 
+    def resume(self, epoch: int) -> None:
+        """Count the checkpoints of the runs before, up to the epoch from which this run goes on, as this run's."""
+        numbers = (int(known[1]) for name in _names(self.folder) if (known := _NAMES.fullmatch(name)))
+        self.written = [self.folder / _NAME.format(number) for number in sorted(numbers) if number <= epoch]
+
     def save(self, state: State) -> Path:
-        """Write a checkpoint, remove this run's oldest ones, and return the file.
+        """Write a checkpoint, remove this training's oldest ones, and return the file.
 
         Raises:
             OutputError: It cannot be written; those that are there are left as they are.
@@ -131,7 +136,7 @@ class Writer:
         path = self.folder / name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, to_bytes(state, self.layers))
+            write_whole(path, *content(state, self.layers))
             _sync(self.folder)
         except OSError as error:
             raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None

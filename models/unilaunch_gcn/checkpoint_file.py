@@ -19,6 +19,7 @@ FORMAT = 3
 _ROWS = ("", ".first_moment", ".second_moment")
 #: The keys of the file's metadata: the history as JSON, and the SHA-256 of that text and of all tensors.
 _HISTORY, _CHECKSUM = "unilaunch", "sha256"
+_ALIGNMENT = 8  # bytes, of where the numbers begin
 
 
 def epoch_of(content: bytes) -> int:
@@ -36,7 +37,8 @@ class State:
     """A training after an epoch.
 
     Attributes:
-        numbers: All weights, then Adam's first and second moments, unless only weights are kept. (3 or 1, num_weights)
+        numbers: All weights, then Adam's first and second moments, unless only weights are kept. 3 or 1, each
+            (num_weights,)
         epoch: Number of epochs that have been trained.
         losses: Each epoch's.
         evaluations: As in `result.json`.
@@ -44,7 +46,7 @@ class State:
         counted: The epochs whose evaluations patience counts.
     """
 
-    numbers: Floats
+    numbers: Sequence[Floats]
     epoch: int
     losses: Sequence[float]
     evaluations: Sequence[Mapping[str, float | None]]
@@ -52,15 +54,28 @@ class State:
     counted: Sequence[int] = ()
 
 
-def to_bytes(state: State, layers: Sequence[Layer]) -> bytes:
-    """Return a state as the content of a file."""
-    from safetensors.numpy import save
+def content(state: State, layers: Sequence[Layer]) -> list[bytes | memoryview]:
+    """Return a state as the content of a file in safetensors' format, in pieces.
 
-    tensors = _split(state.numbers, layers)
+    The pieces are the arrays themselves: safetensors' own function makes three copies of them.
+    """
+    tensors = {name: np.ascontiguousarray(array) for name, array in _split(state.numbers, layers).items()}
     history = {"epoch": state.epoch, "losses": list(state.losses), "evaluations": list(state.evaluations)}
     history["counted"] = list(state.counted)
     text = json.dumps({"format": FORMAT, **history, "decided": dict(state.decided)}, allow_nan=False)
-    return save(tensors, {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)})
+    header: dict[str, Any] = {"__metadata__": {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)}}
+    end = 0
+    for name, array in tensors.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": f"F{8 * array.itemsize}", "shape": array.shape, "data_offsets": (begin, end)}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % _ALIGNMENT)
+    return [len(head).to_bytes(8, "little"), head, *map(_memory, tensors.values())]
+
+
+def _memory(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of a contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def load(path: Path, layers: Sequence[Layer]) -> State:
@@ -81,7 +96,7 @@ def load(path: Path, layers: Sequence[Layer]) -> State:
     kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
     rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
     counted = told.get("counted", ())  # of an earlier version: none of its evaluations is counted
-    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], counted)
+    return State(rows, int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], counted)
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -128,7 +143,7 @@ def parameter_names(layers: Sequence[Layer]) -> list[str]:
     return [name for name, _ in _named(layers)]
 
 
-def _split(numbers: Floats, layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
+def _split(numbers: Sequence[Floats], layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
     """Return each parameter, and its two moments, under its name and in its shape."""
     tensors, begin = {}, 0
     for name, parameter in _named(layers):
@@ -163,5 +178,5 @@ def _checksum(history: str, tensors: Mapping[str, NDArray[Any]]) -> str:
     for name in sorted(tensors):
         array = tensors[name]
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(_memory(np.ascontiguousarray(array)))
     return digest.hexdigest()

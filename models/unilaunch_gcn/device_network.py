@@ -34,7 +34,7 @@ class DeviceNetwork(Network):
     def __init__(
         self, config: NetworkConfig, part: Part, objective: Objective, tensors: DeviceTensors, aggregate: Aggregation
     ) -> None:
-        self.flat = tensors.buffer(initial_weights(config.layers, config.seed).astype(config.dtype))
+        self.flat = tensors.buffer(initial_weights(config.layers, config.seed, config.dtype))
         self.targets = tensors.tensor(objective.targets(np.asarray(part.labels), config.dtype))
         self.share = tensors.tensor((part.loss_share() / objective.values_per_node).astype(config.dtype)[:, None])
         self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype, len(config.layers))

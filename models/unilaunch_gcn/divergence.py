@@ -53,7 +53,7 @@ class FiniteCheck:
             DivergedError: One of the numbers is not finite.
         """
         for name, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
-            value = float(abs(numbers).max())
+            value = max(float(numbers.max()), -float(numbers.min()))  # no array as large as the weights
             if not math.isfinite(value):
                 layers = _infinite_layers(self.network, numbers)
                 raise self._error(f"largest {name}", value, epoch, f"in {_layer(layers[0], self.network)}")

@@ -78,7 +78,7 @@ class HostNetwork(Network):
         config = problem.config
         self.problem = problem
         tensors.host_kernels, tensors.host_products = problem.kernels, problem.products
-        self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
+        self.flat: Floats = initial_weights(config.layers, config.seed, config.dtype)
         self.loss, self.value = TrainingLoss(problem.objective, problem.trained_part, config.dtype), 0.0
         super().__init__(config, problem.part, problem.objective, tensors, problem.aggregate)
         self.pruned = [

@@ -1,8 +1,9 @@
 """The states that a training saves: checkpoints, the last and the best model, and the state from which it resumes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -29,17 +30,43 @@ class History:
         losses: Each epoch's.
         evaluations: As in `result.json`. A metric of a split without nodes is None.
         counted: The epochs whose evaluations patience counts: those of `--eval-every`, of each start its own.
+        waited: Counted evaluations since the one with the lowest validation loss of them.
     """
 
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
     counted: list[int] = field(default_factory=list)
+    waited: int = 0
+    _lowest: float = inf
+    _lowest_counted: float = inf
 
-    def val_losses(self, *, counted: bool = False) -> list[float]:
-        """Return the validation losses of all evaluations, or of the *counted* ones; none without validation nodes."""
-        epochs = set(self.counted)
-        chosen = (one for one in self.evaluations if not counted or one["epoch"] in epochs)
-        return [loss for one in chosen if (loss := one["val_loss"]) is not None]
+    @classmethod
+    def of(cls, losses: list[float], evaluations: Sequence[dict[str, float | None]], counted: Sequence[int]) -> Self:
+        """Return the history that a checkpoint holds."""
+        history, epochs = cls(losses), set(counted)
+        for evaluation in evaluations:
+            history.add(evaluation, counts=evaluation["epoch"] in epochs)
+        return history
+
+    def add(self, evaluation: dict[str, float | None], *, counts: bool) -> bool:
+        """Add an evaluation, and return whether it has the lowest validation loss of all.
+
+        Args:
+            evaluation: As in `result.json`.
+            counts: Patience counts it.
+        """
+        self.evaluations.append(evaluation)
+        loss = evaluation["val_loss"]
+        if counts:
+            self.counted.append(int(evaluation["epoch"] or 0))
+        if loss is None:
+            return False
+        if counts:
+            self.waited = 0 if loss < self._lowest_counted else self.waited + 1
+            self._lowest_counted = min(loss, self._lowest_counted)
+        is_lowest = loss < self._lowest
+        self._lowest = min(loss, self._lowest)
+        return is_lowest
 
 
 class Keeper:
@@ -76,17 +103,12 @@ class Keeper:
             self._make_folder()
         return history
 
-    def note(self, history: History) -> None:
-        """Keep the weights in memory if the last evaluation has the lowest validation loss."""
-        losses = history.val_losses()
-        if (
-            self.options.save_model
-            and self.session.world.rank == 0
-            and losses
-            and losses[-1] < min([*losses[:-1], np.inf])
-        ):
-            weights = np.array(self.network.host(self.network.flat))[None]
-            self.best = self._state(weights, History([*history.losses], [*history.evaluations], [*history.counted]))
+    def keep_best(self, history: History) -> None:
+        """Keep the weights in memory: the last evaluation has the lowest validation loss."""
+        if self.options.save_model and self.session.world.rank == 0:
+            self.best = None  # frees its weights
+            weights = [np.array(self.network.host(self.network.flat))]
+            self.best = self._state(weights, history)
 
     def save(self, history: History) -> None:
         """Write a checkpoint.
@@ -124,12 +146,12 @@ class Keeper:
             self.files.write(checkpoint.BEST, self.best)
             self.best = None
 
-    def _numbers(self) -> Floats:
-        return np.stack([self.network.host(row) for row in (self.network.flat, self.adam.first, self.adam.second)])
+    def _numbers(self) -> list[Floats]:
+        return [self.network.host(row) for row in (self.network.flat, self.adam.first, self.adam.second)]
 
-    def _state(self, numbers: Floats, history: History) -> checkpoint.State:
-        epoch, counted = len(history.losses), history.counted
-        return checkpoint.State(numbers, epoch, history.losses, history.evaluations, self.decided, counted)
+    def _state(self, numbers: Sequence[Floats], history: History) -> checkpoint.State:
+        losses, evaluations, counted = [*history.losses], [*history.evaluations], [*history.counted]
+        return checkpoint.State(numbers, len(losses), losses, evaluations, self.decided, counted)
 
     def _make_folder(self) -> None:
         """Make the folder, or refuse one that cannot be written or is no run's; all ranks must call it."""
@@ -160,14 +182,16 @@ class Keeper:
             return History()
         dtype = network.config.dtype
         zeros = np.zeros((3, len(network.flat)), dtype)
-        buffer = network.shared(state.numbers.astype(dtype) if state else zeros)
+        buffer = network.shared(np.stack(state.numbers).astype(dtype, copy=False) if state else zeros)
         collectives.broadcast(buffer, 0)
         rows = network.local(buffer)
         for kept, row in zip((network.flat, self.adam.first, self.adam.second), rows, strict=True):
             kept[:] = row
-        history = History(shared["losses"], shared["evaluations"], shared["counted"])
+        history = History.of(shared["losses"], shared["evaluations"], shared["counted"])
         self.saved = len(history.losses)
         self.adam.resume(self.saved)
+        if session.world.rank == 0:
+            self.files.resume(self.saved)
         session.log.say(f"resumed after epoch {self.saved}, from {folder}")
         if self.options.halo == "stale":
             session.log.say("--halo stale: the first epoch waits for its own rows, so the curve is not that of one run")

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from unilaunch_gcn.attention_options import count_heads
+from unilaunch_gcn.options import count_heads
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import TrainingSpec
@@ -70,13 +70,18 @@ def plan_layers(options: "TrainingSpec", num_features: int, num_classes: int) ->
     ]
 
 
+def count_weights(layers: Sequence[Layer]) -> int:
+    """Return how many weights the layers have."""
+    return sum(parameter.size for layer in layers for parameter in layer.parameters)
+
+
 def count_decayed(layers: Sequence[Layer]) -> int:
     """Return how many weights, from the front, L2 is for.
 
     They are the matrices of the first layer, as in the GCN's paper; of attention all weights, as in its paper.
     """
     if layers[0].heads:
-        return sum(parameter.size for layer in layers for parameter in layer.parameters)
+        return count_weights(layers)
     return sum(parameter.size for parameter in layers[0].parameters if parameter.start == "glorot")
 
 

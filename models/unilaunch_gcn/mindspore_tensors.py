@@ -52,6 +52,7 @@ class _Network(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, *_: Tensor) -> tuple[Tensor, ...]:
         found = self.record.gradients(self.logits, self.gradient.array, self.wanted)
+        del self.record, self.logits, self.gradient, self.wanted  # an evaluation needs their memory
         return tuple(Tensor.from_numpy(np.ascontiguousarray(gradient)) for gradient in found)
 
 

@@ -10,8 +10,7 @@ from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
-from unilaunch_gcn.attention_options import refuse_what_attention_lacks
-from unilaunch_gcn.edges_option import refuse_edges_as_given, takes_edges_as_given, told_of_edges
+from unilaunch_gcn.options import refuse_options, takes_edges_as_given, told_of_edges
 
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout
@@ -51,18 +50,15 @@ class GcnModel(Model):
                 f"--num-parts {options.num_parts} with {world_size} rank{'s' * (world_size != 1)}: each rank trains "
                 f"one part; start {options.num_parts} ranks (mpirun -n {options.num_parts}), or leave --num-parts out"
             )
-
-        if options.halo != "exact" and options.parallel != "graph":
-            raise SpecError(
-                f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo"
-            )
-        refuse_what_attention_lacks(options)
-        refuse_edges_as_given(options)
+        refuse_options(options)
 
     @override
     def modules(self, backend: str) -> Sequence[str]:
         own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
-        common = ("loguru", "unilaunch_graph.partition.preparation", "unilaunch_gcn.summary", "unilaunch_gcn.training")
+        common = (
+            "loguru", "platformdirs", "unilaunch_gcn.memory_check", "unilaunch_gcn.summary", "unilaunch_gcn.trainable",
+            "unilaunch_gcn.training", "unilaunch_graph.partition.preparation",
+        )  # fmt: skip
         return (*common, own[backend]) if backend in own else common
 
     @override
@@ -89,13 +85,16 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
+        from unilaunch_gcn.memory_check import refuse_part
         from unilaunch_gcn.trainable import refuse_on_device
         from unilaunch_graph.partition.preparation import prepare_part
 
         device = session.placement.device
         alike(partial(refuse_on_device, options, device))
-        check = partial(_refuse_to_train, options, device)
+        check = partial(_refuse_to_train, options, session)
         part = prepare_part(options, session, as_given=takes_edges_as_given(options), check=check)
+        if device == "cpu":
+            alike(partial(refuse_part, options, part, session))
         if part.is_directed and session.world.rank == 0:
             session.log.say(told_of_edges(options, part))
         return part
@@ -117,16 +116,21 @@ class GcnModel(Model):
         return result
 
 
-def _refuse_to_train(options: "GcnSpec", device: str, graph: "Graph | Part") -> None:
+def _refuse_to_train(options: "GcnSpec", session: Session, graph: "Graph | Part") -> None:
     """Refuse a graph that the options cannot train on.
 
     Raises:
-        SpecError: There is no validation loss to wait for; or as `refuse_untrainable`.
+        SpecError: There is no validation loss to wait for; or as `refuse_untrainable` and `refuse_graph`.
         InputError: As `refuse_untrainable`.
     """
+    from unilaunch_gcn.memory_check import refuse_graph
     from unilaunch_gcn.trainable import refuse_untrainable
+    from unilaunch_graph.data.graph import Graph
 
+    device = session.placement.device
     refuse_untrainable(options, graph, device)
+    if isinstance(graph, Graph) and device == "cpu":
+        refuse_graph(options, graph, session)
     if options.patience is not None and not graph.split_sizes[1]:
         raise SpecError(
             f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation loss "

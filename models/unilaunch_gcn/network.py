@@ -6,44 +6,57 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
 from unilaunch.json_value import JsonValue
 from unilaunch.linear import LinearOperator
 from unilaunch_gcn.convolution import EPSILON, Operations, outputs
-from unilaunch_gcn.layers import Layer, Parameter, count_decayed
+from unilaunch_gcn.layers import Layer, Parameter, count_decayed, count_weights
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Operation, Tensors
-from unilaunch_graph.arrays import Floats, HostFunction
+from unilaunch_graph.arrays import Floats, FloatType, HostFunction
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.training.objective import Objective
 from unilaunch_graph.training.steps import Steps
 
+#: Weights that are drawn at a time.
+_DRAWN = 1 << 16
 
-def initial_weights(layers: Sequence[Layer], seed: int) -> NDArray[np.float64]:
+
+def initial_weights(layers: Sequence[Layer], seed: int, dtype: FloatType) -> Floats:
     """Return the same weights on every rank and framework: matrices as Glorot and Bengio (AISTATS 2010, equation 16).
 
+    Args:
+        layers: The layers.
+        seed: Seed of the weights.
+        dtype: Type of the weights, which are drawn in float64 and rounded.
+
     Returns:
-        Each layer's parameters, one after the other, in one flat float64 buffer. (num_weights,)
+        Each layer's parameters, one after the other, in one flat buffer. (num_weights,)
     """
-    return np.concatenate(
-        [
-            _initial(parameter, np.random.Philox(key=seed, counter=[0, 0, place, depth]))
-            for depth, layer in enumerate(layers)
-            for place, parameter in enumerate(layer.parameters)
-        ]
-    )
+    weights = np.empty(count_weights(layers), dtype)
+    for own, (depth, place, parameter) in zip(views(weights, layers), _places(layers), strict=True):
+        _start(own.reshape(-1), parameter, np.random.Philox(key=seed, counter=[0, 0, place, depth]))
+    return weights
 
 
-def _initial(parameter: Parameter, bits: np.random.BitGenerator) -> NDArray[np.float64]:
+def _places(layers: Sequence[Layer]) -> Iterator[tuple[int, int, Parameter]]:
+    for depth, layer in enumerate(layers):
+        for place, parameter in enumerate(layer.parameters):
+            yield depth, place, parameter
+
+
+def _start(weights: Floats, parameter: Parameter, bits: np.random.BitGenerator) -> None:
+    """Write the first weights of a parameter, a part at a time: float64 of all would be twice as large as they are."""
     if parameter.start != "glorot":
-        return np.full(parameter.size, float(parameter.start == "ones"))
-    bound = np.sqrt(6.0 / sum(parameter.shape))
-    drawn: NDArray[np.float64] = (2.0 * np.random.Generator(bits).random(parameter.size) - 1.0) * bound
-    return drawn
+        weights[:] = float(parameter.start == "ones")
+        return
+    bound, generator = np.sqrt(6.0 / sum(parameter.shape)), np.random.Generator(bits)
+    for begin in range(0, len(weights), _DRAWN):
+        part = weights[begin : begin + _DRAWN]
+        part[:] = (2.0 * generator.random(len(part)) - 1.0) * bound
 
 
 class Network(ABC):

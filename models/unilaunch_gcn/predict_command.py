@@ -49,7 +49,7 @@ class PredictCommand(Command):
     def run(self, options: PredictSpec) -> int:
         from unilaunch_gcn.checkpoint import BEST, DIRECTED, model_file
         from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
-        from unilaunch_gcn.edges_option import takes_edges_as_given
+        from unilaunch_gcn.options import takes_edges_as_given
         from unilaunch_gcn.trainable import refuse_negative_weights
         from unilaunch_graph.aside import refuse_no_file
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from unilaunch_gcn.options import HIDDEN
 from unilaunch_graph.spec import DataSpec
 
 #: P has at most eight zeros behind the point: 1 - P must be less than 1 in float64.
@@ -54,7 +55,7 @@ class TrainingSpec(DataSpec):
     residual: bool = Field(
         default=False, description="add its input to the output of each layer between the first and the last"
     )
-    hidden: int = Field(default=16, ge=1, le=1_000_000, description="width of the hidden layers; of gat: of a head")
+    hidden: int = Field(default=HIDDEN, ge=1, le=1_000_000, description="width of the hidden layers; of gat: of a head")
     dropout: float = Field(
         default=0.5, ge=0, lt=1, description="dropout of the input, of the hidden layers, and of attention"
     )
@@ -100,6 +101,9 @@ class GcnSpec(TrainingSpec):
     save_predictions: bool = Field(
         default=False, description="write predictions.npz: scores, classes and split of every node, in its order"
     )
-    keep_checkpoints: int = Field(default=3, ge=1, description="number of this run's checkpoints that are kept")
+    keep_checkpoints: int = Field(default=3, ge=1, description="number of this training's checkpoints that are kept")
     resume: bool = Field(default=False, description="go on from the newest checkpoint; from the start if there is none")
+    force: bool = Field(
+        default=False, description="train although the ranks of a host are forecast to need more memory than it has"
+    )
     trace: bool = Field(default=False, description="write each rank's trace.json, for Perfetto or chrome://tracing")

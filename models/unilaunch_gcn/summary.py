@@ -12,8 +12,8 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
     """Print the summary of a training, as rank 0."""
     quality = "accuracy" if result["task"] == Task.CLASSES else "quality"
     rows = [
-        ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {result['num_parts']} parts"),
-        ("ran on", f"{backend}, {session.placement.device}, {session.world.size} ranks"),
+        ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {_counted(result['num_parts'], 'part')}"),
+        ("ran on", f"{backend}, {session.placement.device}, {_counted(session.world.size, 'rank')}"),
         ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
         (quality, ", ".join(f"{use} {shown(result, use) or 'none (no such nodes)'}" for use in SPLITS)),
         *_costs(result),
@@ -33,3 +33,7 @@ def _costs(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
         ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
     ]
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from unilaunch.errors import InputError, SpecError
-from unilaunch_gcn.edges_option import refuse_directed
+from unilaunch_gcn.options import refuse_directed
 from unilaunch_graph.data.labels import task_of
 
 if TYPE_CHECKING:
@@ -41,10 +41,16 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
         device: As in `refuse_on_device`.
 
     Raises:
-        InputError: No node is to train on; or as `refuse_negative_weights`.
+        InputError: There are no features, or no node is to train on; or as `refuse_negative_weights`.
         SpecError: The labels are for another task than the user named; or as `refuse_directed`.
     """
     name, labels = options.dataset, graph.labels
+    if not graph.num_features:
+        raise InputError(
+            f"{name}: has no features (x), and this network starts from them: give some, such as "
+            "scipy.sparse.eye_array(num_nodes), or write a network of your own that learns them: "
+            "torch.nn.Embedding(part.num_nodes, width)(part.owned)"
+        )
     if not graph.split_sizes[0]:
         raise InputError(
             f"{name}: no node to train on: there is no y, no label in y is known, or train_mask has no node: give "

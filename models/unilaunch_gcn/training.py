@@ -1,6 +1,7 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,8 @@ class Training:
         history: Losses and evaluations.
         finite: Ends a training whose numbers are not finite.
         stopped: Some rank was asked to stop, before or in the last step.
+        begins: When each step in flight was begun, by `time.perf_counter`.
+        ended: When the last step that has ended did so.
     """
 
     options: "GcnSpec"
@@ -77,6 +80,8 @@ class Training:
     bytes_per_epoch: int = 0
     stopped: bool = False
     said: float = field(default_factory=time.perf_counter)
+    begins: deque[float] = field(default_factory=deque)
+    ended: float = 0.0
 
     @classmethod
     def start(cls, options: "GcnSpec", part: Part, session: Session, framework: Framework) -> "Training":
@@ -174,18 +179,19 @@ class Training:
         self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy, received))
 
     def _step(self, epoch: int) -> None:
-        begin = time.perf_counter()
+        self.begins.append(time.perf_counter())
         for figures in self.steps.take(epoch, stop=self.session.stop_asked()):
-            self._note(figures, time.perf_counter() - begin)
+            self._note(figures)
 
     def _finish_steps(self) -> None:
         """Wait for the steps in flight, so that the recorded values agree with the weights."""
-        begin = time.perf_counter()
         for figures in self.steps.finish():
-            self._note(figures, time.perf_counter() - begin)
+            self._note(figures)
 
-    def _note(self, figures: StepFigures, seconds: float) -> None:
-        """Note what a step has shown."""
+    def _note(self, figures: StepFigures) -> None:
+        """Note what a step has shown. A queued step took the time since it was queued, or the one before ended."""
+        now = time.perf_counter()
+        seconds, self.ended = now - max(self.begins.popleft(), self.ended), now
         self.finite.loss(LOSS, figures.loss, len(self.losses) + 1)
         self.losses.append(figures.loss)
         self.epoch_seconds.append(seconds)
@@ -212,16 +218,14 @@ class Training:
         summed = self.network.host(self.network.local(counts)).astype(np.float64)
         self.finite.loss("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
         evaluation = {"epoch": epoch, **self.network.objective.metrics(summed, self.part.split_sizes)}
-        self.evaluations.append(evaluation)
-        self.history.counted += [epoch] if epoch % self.options.eval_every == 0 else []
+        is_lowest = self.history.add(evaluation, counts=epoch % self.options.eval_every == 0)
         self.session.output.record(**evaluation, loss=self.losses[-1])
-        self.keeper.note(self.history)
+        if is_lowest:
+            self.keeper.keep_best(self.history)
 
     def _out_of_patience(self) -> bool:
         """Count as a single run does: a run before may have ended between two evaluations, with one of its own."""
-        patience = self.options.patience
-        losses = self.history.val_losses(counted=True)
-        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+        return self.options.patience is not None and self.history.waited >= self.options.patience
 
     def _say(self, *, last: bool) -> None:
         now = time.perf_counter()

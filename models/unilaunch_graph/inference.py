@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from unilaunch.backend import Collectives
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
+from unilaunch_graph.data.edges import EDGE_IDS, NamedArrays
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
@@ -40,14 +41,26 @@ class Neighbourhood:
         nodes: Local rows that are read: the targets first, then the other sources. (num_nodes,) int64
         edge_index: Source and target of each edge, as places in *nodes*, sorted by target. (2, num_edges) int64
         edge_weight: Weight of each edge; None: each edge of the graph has 1. (num_edges,) float32
-        edge_attr: Features of each edge; None without. (num_edges, k) float32
+        edge_arrays: Further arrays of the edges by name, without `EDGE_IDS`. (num_edges, ...)
     """
 
     span: slice
     nodes: NDArray[np.int64]
     edge_index: NDArray[np.int64]
     edge_weight: NDArray[np.float32] | None
-    edge_attr: NDArray[np.float32] | None
+    edge_arrays: NamedArrays
+
+    @property
+    def edge_attr(self) -> NDArray[Any] | None:
+        """Features of each edge, floats as float32; None without. (num_edges, k)"""
+        features = self.edge_arrays.get("edge_attr")
+        is_floats = features is not None and features.dtype.kind == "f"
+        return features.astype(np.float32, copy=False) if features is not None and is_floats else features
+
+    @property
+    def edge_type(self) -> NDArray[np.integer[Any]] | None:
+        """Type of each edge; None without. (num_edges,)"""
+        return self.edge_arrays.get("edge_type")
 
     @property
     def num_targets(self) -> int:
@@ -110,14 +123,14 @@ def neighbourhoods(part: Part, num_edges: int, *, is_weighted: bool) -> Iterator
 
 
 def _neighbourhood(part: Part, span: slice, *, is_weighted: bool) -> Neighbourhood:
-    targets, sources, weights, attributes = [], [], [], []
+    targets, sources, weights, spans = [], [], [], []
     for name, shift in (("owned", 0), ("halo", part.num_owned)):
         indptr = getattr(part, f"{name}_indptr")[span.start : span.stop + 1]
         chosen = slice(int(indptr[0]), int(indptr[-1]))
         targets.append(np.repeat(np.arange(span.stop - span.start), np.diff(indptr)))
         sources.append(getattr(part, f"{name}_indices")[chosen].astype(np.int64) + shift)
         weights.append(getattr(part, f"{name}_weights")[chosen])
-        attributes.append(getattr(part, f"{name}_edge_attr")[chosen])
+        spans.append(chosen)
     target, source = np.concatenate(targets), np.concatenate(sources)
     order = np.argsort(target, kind="stable")
     place = np.full(part.num_owned + part.num_halo, -1, np.int64)
@@ -125,13 +138,18 @@ def _neighbourhood(part: Part, span: slice, *, is_weighted: bool) -> Neighbourho
     place[span] = -1
     nodes = np.concatenate((np.arange(span.start, span.stop), np.flatnonzero(place == 0)))
     place[nodes] = np.arange(len(nodes))
-    weight, attribute = np.concatenate(weights), np.concatenate(attributes)
+    weight = np.concatenate(weights)
+    arrays = {
+        name: np.concatenate((array[spans[0]], part.halo_edge_arrays[name][spans[1]]))[order]
+        for name, array in part.owned_edge_arrays.items()
+        if name != EDGE_IDS
+    }
     return Neighbourhood(
         span,
         nodes,
         np.stack((place[source[order]], target[order])),
         weight[order] if is_weighted else None,
-        attribute[order] if attribute.shape[1] else None,
+        arrays,
     )
 
 

@@ -16,6 +16,11 @@ def peak_memory() -> int:
     return 1024 * (peak - shared + (_kilobytes("smaps_rollup", "Pss_Shmem") or shared))
 
 
+def resident_memory() -> int:
+    """Return the bytes that this process holds now; 0 where the kernel does not say."""
+    return 1024 * _kilobytes("status", "VmRSS")
+
+
 def _kilobytes(file: str, name: str) -> int:
     """Return a figure of /proc/self; 0 where the kernel has none."""
     try:

@@ -47,7 +47,7 @@ class DataSpec(Spec):
     balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what is balanced over the parts")
     partitioner: str = Field(
         default="auto",
-        description="what cuts the graph: auto (the smallest halo of those installed), metis, mtkahypar, kaminpar",
+        description="what cuts the graph: metis, mtkahypar, kaminpar; auto: METIS, or a partition that is there",
     )
     use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
     gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")

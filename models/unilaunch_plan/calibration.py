@@ -16,12 +16,14 @@ from unilaunch.overriding import override
 from unilaunch.rank.alone import Alone
 from unilaunch.spec import Spec
 from unilaunch_gcn.spec import TrainingSpec
+from unilaunch_graph.peak import resident_memory
 
 if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 _SECONDS, _EPOCHS = 1.5, (3, 15)  # of measuring a part, after two epochs that warm up
 _LARGE = 4 << 20  # bytes of a message that shows the rate
+_BUFFERS = 8_000_000  # bytes that the libraries take at their first products
 
 
 class CalibrationSpec(Spec):
@@ -45,24 +47,31 @@ class CalibrationModel(Model):
             raise InputError(f"--cases {options.cases}: no such file: `unilaunch plan` writes it")
 
     @override
-    def prepare(self, options: CalibrationSpec, session: Session) -> "tuple[TrainingSpec, list[Part]]":
+    def prepare(self, options: CalibrationSpec, session: Session) -> "tuple[TrainingSpec, list[Part], int]":
+        from unilaunch_gcn import build  # noqa: F401  (numpy, SciPy and the network, which count as the interpreter)
         from unilaunch_graph.partition.store import load_part
 
+        before = resident_memory()
         told: dict[str, Any] = json.loads(options.cases.read_text(encoding="utf-8"))
         parts = [
             load_part(Path(case["folder"]), case["parts"][session.world.rank], case["num_parts"], case["fingerprint"])
             for case in told["cases"]
         ]
-        return TrainingSpec.model_validate(told["training"]), parts
+        return TrainingSpec.model_validate(told["training"]), parts, resident_memory() - before
 
     @override
     def run(
-        self, options: CalibrationSpec, prepared: "tuple[TrainingSpec, Sequence[Part]]", session: Session,
+        self, options: CalibrationSpec, prepared: "tuple[TrainingSpec, Sequence[Part], int]", session: Session,
         framework: Framework,
     ) -> Mapping[str, JsonValue]:  # fmt: skip
-        training, parts = prepared
+        training, parts, of_parts = prepared
+        own = resident_memory() - of_parts + _BUFFERS
         seconds: list[JsonValue] = [_slowest(session, _epoch(training, part, session, framework)) for part in parts]
-        return {"seconds": seconds, **(_messages(framework.collectives, session) if session.world.size > 1 else {})}
+        return {
+            "seconds": seconds,
+            "framework_bytes": own,
+            **(_messages(framework.collectives, session) if session.world.size > 1 else {}),
+        }
 
 
 class SilentCollectives(Alone):

@@ -4,8 +4,9 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
@@ -15,21 +16,20 @@ from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
-from unilaunch_gcn.attention_options import refuse_what_attention_lacks
-from unilaunch_gcn.edges_option import refuse_edges_as_given, takes_edges_as_given
+from unilaunch_gcn.options import refuse_options, takes_edges_as_given
 from unilaunch_gcn.spec import TrainingSpec
 from unilaunch_plan.table import Row, json_line, page, table
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.layers import Layer
     from unilaunch_graph.data.graph import Graph
-    from unilaunch_graph.partition.assign import Assignment
     from unilaunch_graph.partition.order import Order
     from unilaunch_graph.partition.statistics import PartitionStatistics
     from unilaunch_plan.forecast import Machine
 
 #: What is taken for messages where only one processor is there to measure them.
 _ASSUMED = (5e-6, 2e9)
+#: The rows between each two parts are counted: of so many parts in arrays of 134 MB.
+_MOST_PARTS = 4096
 
 
 class PlanSpec(TrainingSpec):
@@ -39,11 +39,7 @@ class PlanSpec(TrainingSpec):
         default="auto",
         description="framework that is measured: torch, mindspore, or auto (the first that is installed)",
     )
-    device: Literal["auto", "cpu", "cuda", "npu", "l4", "l40s", "a100", "h100", "h200"] = Field(
-        default="auto",
-        description="a GPU by its name: each rank has one, at the rates of its data sheet; else computing is measured "
-        "here, on cpu",
-    )
+    device: str = Field(default="auto", description="cpu: memory and time are those of ranks on the host")
     num_parts: str = Field(default="1,2,4,8", description="numbers of parts: 1,2,4,8")
     hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4; parts are placed on them")
     rankfile: Path | None = Field(
@@ -64,14 +60,13 @@ class PlanCommand(Command):
     def run(self, options: PlanSpec) -> int:
         if options.halo != "exact":
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
-        refuse_what_attention_lacks(options)
-        refuse_edges_as_given(options)
-        from unilaunch_gcn.trainable import refuse_on_device
-        from unilaunch_plan.device_forecast import DEVICES
-
-        refuse_on_device(options, options.device)
-        if options.device not in DEVICES:  # of those nothing is measured
-            plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
+        refuse_options(options)
+        if options.device not in {"auto", "cpu"}:
+            raise SpecError(
+                f"--device {options.device}: plan forecasts ranks on cpu; no forecast of a GPU has been compared with "
+                "one yet: leave --device out"
+            )
+        plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:
@@ -109,8 +104,8 @@ def _refuse_no_files(options: PlanSpec) -> None:
 
 def _counts(text: str) -> list[int]:
     words = text.split(",")
-    if not all(word.strip().isdecimal() and 0 < int(word) <= 1 << 16 for word in words):
-        raise SpecError(f"--num-parts {text}: expected numbers, as 1,2,4")
+    if not all(word.strip().isdecimal() and 0 < int(word) <= _MOST_PARTS for word in words):
+        raise SpecError(f"--num-parts {text}: expected numbers from 1 to {_MOST_PARTS:,}, as 1,2,4")
     return sorted({int(word) for word in words})
 
 
@@ -121,7 +116,7 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
 
     slots = {host.name: host.slots or 1 for host in parse_hosts(text)}
     if sum(slots.values()) < most:
-        raise SpecError(f"--hosts {text}: {sum(slots.values())} slots for {most} parts")
+        raise SpecError(f"--hosts {text}: {sum(slots.values())} slots for {most} part{'s' * (most != 1)}")
     return slots
 
 
@@ -135,108 +130,130 @@ def _read(options: PlanSpec, log: Log) -> "Graph":
     return graph
 
 
+class _Measured(NamedTuple):
+    """What this machine showed.
+
+    Attributes:
+        seconds: Of an epoch's computing, for each number of parts; None: not measured.
+        machine: What messages cost.
+        backend: The backend that computed.
+        frameworks: Bytes of the interpreter and the framework of a rank, for each number of parts: ranks that are
+            forked behind one import hold less than a single one; None: not measured.
+        line: How it was measured, in words.
+    """
+
+    seconds: Sequence[float | None]
+    machine: "Machine"
+    backend: str
+    frameworks: Sequence[int | None]
+    line: str
+
+
 def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str]:
     """Return the table's lines, and how the machine was measured."""
     import tempfile
 
     from unilaunch_gcn.layers import plan_layers
+    from unilaunch_gcn.memory import forecast_memory
+    from unilaunch_gcn.memory_check import host_memory, leaves_rows_out, shares_of_parts
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.statistics import count, count_pruned
-    from unilaunch_plan.device_forecast import DEVICES
-    from unilaunch_plan.forecast import predict
+    from unilaunch_graph.peak import peak_memory
+    from unilaunch_plan.forecast import Machine, predict
 
     log = Log()
     graph = _read(options, log)
     structure = graph.structure() if graph.is_directed else graph
+    layers = plan_layers(options, graph.num_features, graph.num_classes)
     counted, owners = [], []
     for parts in counts:
-        log.say(f"cutting it into {parts} parts")
+        log.say(f"cutting it into {parts} part{'s' * (parts != 1)}")
         owners.append(assign(structure, parts, options.balance, options.partitioner))
         counted.append(count(graph, owners[-1].owner, parts))
-    layers = plan_layers(options, graph.num_features, graph.num_classes)
-    if options.device in DEVICES:
-        return _device_rows(options, graph, owners, counted, layers)
-    with tempfile.TemporaryDirectory() as folder:
-        log.say("measuring this machine")
-        cases = [
-            _case(graph, order_nodes(structure, made.owner, statistics.num_parts), statistics, Path(folder))
-            for made, statistics in zip(owners, counted, strict=True)
-        ]
-        seconds, machine, said = _measure(options, cases, Path(folder))
-    if options.conv != "gat" and not graph.is_directed and options.device in {"auto", "cpu"}:
+    if leaves_rows_out(options, is_directed=graph.is_directed):
         counted = [
             count_pruned(graph, made.owner, statistics, len(layers))
             for made, statistics in zip(owners, counted, strict=True)
         ]
-    return [
-        Row(made.partitioner, counts, predict(counts, layers, options.precision, compute, machine), None)
-        for made, counts, compute in zip(owners, counted, seconds, strict=True)
-    ], said
-
-
-def _device_rows(
-    options: PlanSpec,
-    graph: "Graph",
-    owners: Sequence["Assignment"],
-    counted: Sequence["PartitionStatistics"],
-    layers: Sequence["Layer"],
-) -> tuple[list[Row], str]:
-    """Return the table's lines for ranks with a GPU each, and where the figures come from."""
-    from dataclasses import replace
-
-    from unilaunch_plan.device_forecast import DEVICES, Stored, device_memory, device_seconds
-    from unilaunch_plan.forecast import predict
-
-    device, features = DEVICES[options.device], graph.features
-    density = getattr(features, "nnz", features.size) / max(1, features.shape[0] * features.shape[1])
-    stored = Stored(density, has_weights=graph.weights is not None)
-    rows = []
-    for made, statistics in zip(owners, counted, strict=True):
-        seconds = device_seconds(statistics, layers, options.precision, stored, device)
-        memory = device_memory(statistics, layers, options.precision, stored)
-        forecast = replace(predict(statistics, layers, options.precision, seconds, device.machine), memory=memory)
-        rows.append(Row(made.partitioner, statistics, forecast, None, memory <= device.memory))
-    return rows, (
-        f"{options.device}, one for each rank, by its data sheet: {device.memory / 1e9:g} GB at "
-        f"{device.bytes_per_second / 1e12:g} TB/s; messages: {device.machine.latency * 1e6:.0f} us and "
-        f"{device.machine.bytes_per_second / 1e9:g} GB/s; never compared with a GPU"
+    shares = [
+        list(shares_of_parts(statistics, made.owner, graph, len(layers)))
+        for made, statistics in zip(owners, counted, strict=True)
+    ]
+    backend = plugins.load_backend(options.backend).name
+    needed = max(
+        sum(sorted(forecast_memory(options, layers, share, backend).peak for share in own)[-_processors() :])
+        for own in shares
     )
+    if 2 * needed > (has := host_memory()):
+        measured = _Measured([None] * len(counts), Machine(*_ASSUMED), backend, [None] * len(counts), (
+            f"no epoch is measured here: it needs {needed / 1e9:,.1f} GB of the {has / 1e9:,.1f} GB of this host"
+        ))  # fmt: skip
+        preparation = peak_memory()
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            log.say("measuring this machine")
+            cases = [
+                _case(graph, order_nodes(structure, made.owner, statistics.num_parts), statistics, Path(folder))
+                for made, statistics in zip(owners, counted, strict=True)
+            ]
+            preparation = peak_memory()  # a run's rank 0 does the same where there is no partition yet
+            measured = _measure(options, cases, Path(folder))
+    whole = zip(owners, counted, shares, measured.seconds, measured.frameworks, strict=True)
+    return [
+        Row(
+            made.partitioner,
+            statistics,
+            predict(statistics, layers, options.precision, seconds, measured.machine),
+            max((forecast_memory(options, layers, share, backend, framework) for share in own), key=attrgetter("peak")),
+            preparation,
+            None,
+        )
+        for made, statistics, own, seconds, framework in whole
+    ], measured.line
+
+
+def _processors() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
 
 
 def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
     """Write the parts with most edges, one for each processor, and return where they are."""
-    import os
-
     from unilaunch_graph.partition.cut import split_parts
     from unilaunch_graph.partition.store import Origin, write_parts
 
-    processors = len(os.sched_getaffinity(0))
-    heaviest = sorted(statistics.edges.argsort()[::-1][: min(processors, statistics.num_parts)].tolist())
+    heaviest = sorted(statistics.edges.argsort()[::-1][: min(_processors(), statistics.num_parts)].tolist())
     own = folder / str(statistics.num_parts)
     parts = split_parts(graph, order, heaviest)
     write_parts(own, Origin("plan", "plan", "plan"), parts)
     return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
 
 
-def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -> tuple[list[float], "Machine", str]:
-    """Return the seconds of each case's computing, what messages cost, and a line on both."""
+def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -> _Measured:
+    """Run the heaviest parts' epochs, and messages between two ranks."""
     from unilaunch_plan.forecast import Machine
 
     seconds: dict[int, float] = {}
+    frameworks: dict[int, int] = {}
     messages: dict[str, Any] = {}
     for ranks in sorted({len(case["parts"]) for case in cases}):
         own = [case for case in cases if len(case["parts"]) == ranks]
         measured = _launch(options, own, ranks, folder / f"{ranks}-ranks")
         seconds |= {case["num_parts"]: value for case, value in zip(own, measured["seconds"], strict=True)}
+        frameworks[ranks] = measured["framework_bytes"]
         messages |= {name: measured[name] for name in ("latency", "bytes_per_second") if name in measured}
     said = "measured here" if messages else "taken: one rank measures no messages"
-    hint = f" (for {options.device}, give its name: --device h100)" if options.device in {"cuda", "npu"} else ""
     machine = Machine(**messages) if messages else Machine(*_ASSUMED)
-    return [seconds[case["num_parts"]] for case in cases], machine, (
-        f"computing: measured here, on cpu{hint}, as many ranks at once as there are processors; messages: "
-        f"{machine.latency * 1e6:.1f} us and {machine.bytes_per_second / 1e9:.2f} GB/s, {said}"
-    )  # fmt: skip
+    ordered = [seconds[case["num_parts"]] for case in cases]
+    of_cases = [frameworks[len(case["parts"])] for case in cases]
+    return _Measured(ordered, machine, measured["backend"], of_cases, (
+        "computing: measured here, on cpu, as many ranks at once as there are processors; messages: "
+        f"{machine.latency * 1e6:.1f} us and {machine.bytes_per_second / 1e9:.2f} GB/s, {said}; memory: of a rank that "
+        f"finds its partition; {max(of_cases) / 1e6:.0f} MB of it are the interpreter and {measured['backend']}, "
+        "measured here"
+    ))  # fmt: skip
 
 
 def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, folder: Path) -> Any:

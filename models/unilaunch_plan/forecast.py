@@ -29,20 +29,18 @@ class Forecast:
     Attributes:
         halo_bytes: Halo rows' bytes, where ranks divide nodes.
         tensor_bytes: The all-to-alls' bytes, where ranks divide columns; None of attention, which needs whole rows.
-        memory: Bytes that the largest rank needs for its share of the graph and the rows of its layers.
-        graph_seconds: An epoch, where ranks divide nodes.
-        tensor_seconds: An epoch, where ranks divide columns; None of attention.
+        graph_seconds: An epoch, where ranks divide nodes; None: not measured.
+        tensor_seconds: An epoch, where ranks divide columns; None of attention, and not measured.
     """
 
     halo_bytes: int
     tensor_bytes: int | None
-    memory: int
-    graph_seconds: float
+    graph_seconds: float | None
     tensor_seconds: float | None
 
 
 def predict(
-    statistics: PartitionStatistics, layers: Sequence[Layer], precision: str, compute: float, machine: Machine
+    statistics: PartitionStatistics, layers: Sequence[Layer], precision: str, compute: float | None, machine: Machine
 ) -> Forecast:
     """Return what an epoch of such a partition costs.
 
@@ -50,7 +48,7 @@ def predict(
         statistics: The partition, counted.
         layers: The network's layers.
         precision: "float32", "float64" or "bfloat16", in which only halo rows travel.
-        compute: Seconds that the slowest rank computes in an epoch.
+        compute: Seconds that the slowest rank computes in an epoch; None: it was not measured.
         machine: What messages cost.
     """
     itemsize = 8 if precision == "float64" else 4
@@ -76,9 +74,8 @@ def predict(
     return Forecast(
         halo_bytes=sum(int(traffic.sum()) * width for width, traffic in exchanges) * halo_itemsize,
         tensor_bytes=None if is_attention else moved * itemsize,
-        memory=_memory(statistics, layers, itemsize),
-        graph_seconds=compute + by_halo + reduced,
-        tensor_seconds=None if is_attention else compute * float(evenly) + by_columns + reduced,
+        graph_seconds=None if compute is None else compute + by_halo + reduced,
+        tensor_seconds=(None if is_attention or compute is None else compute * float(evenly) + by_columns + reduced),
     )
 
 
@@ -93,18 +90,3 @@ def _seconds(traffic: Traffic, row_bytes: int, machine: Machine) -> float:
     """Return the seconds of an exchange: the busiest rank's rows, in and out, and its messages, one after the other."""
     rows = max(int((traffic.sum(axis=0) + traffic.sum(axis=1)).max()) // 2, 0)
     return row_bytes * rows / machine.bytes_per_second + int((traffic > 0).sum(axis=1).max()) * machine.latency
-
-
-def _memory(statistics: PartitionStatistics, layers: Sequence[Layer], itemsize: int) -> int:
-    """Return the bytes of the largest rank's edges, rows and halo rows.
-
-    Attention keeps the halo rows of every layer until its backward, a logarithm for each head and node, and the edges
-    by target and by source, each node's own loop among them.
-    """
-    rows = sum(layer.width_in + 3 * layer.width_out + layer.heads for layer in layers)
-    if layers[0].heads:
-        edges, halo = (statistics.edges + statistics.nodes) * 12, 2 * sum(layer.width for layer in layers)
-    else:
-        edges = statistics.edges * (8 if statistics.is_directed else 4)
-        halo = 2 * max((layer.width for layer in layers if layer.exchanges), default=0)
-    return int((statistics.nodes * rows * itemsize + edges + statistics.halo * halo * itemsize).max())

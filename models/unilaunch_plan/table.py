@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from unilaunch_gcn.memory import Memory
     from unilaunch_graph.partition.statistics import PartitionStatistics
     from unilaunch_plan.forecast import Forecast
 
@@ -17,15 +18,17 @@ class Row(NamedTuple):
         partitioner: Who decided which part owns each node.
         statistics: The partition, counted.
         forecast: What an epoch costs.
+        memory: The memory of the rank that needs most.
+        preparation: Bytes that reading and dividing the graph took here, as rank 0 of a first run does.
         crossing: Rows between hosts; None without hosts.
-        fits: The forecast's memory is there; None of ranks on CPU.
     """
 
     partitioner: str
     statistics: "PartitionStatistics"
     forecast: "Forecast"
+    memory: "Memory"
+    preparation: int
     crossing: int | None
-    fits: bool | None = None
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -35,8 +38,7 @@ def table(rows: Sequence[Row]) -> str:
         "sends less", "partitioner",
     ]  # fmt: skip
     crosses = rows[0].crossing is not None
-    on_devices = rows[0].fits is not None
-    lines = [[*heads, *(["rows between hosts"] if crosses else []), *(["fits"] if on_devices else [])]]
+    lines = [[*heads, *(["rows between hosts"] if crosses else [])]]
     for row in rows:
         statistics, forecast = row.statistics, row.forecast
         halo = int(statistics.halo.sum())
@@ -44,18 +46,21 @@ def table(rows: Sequence[Row]) -> str:
             f"{statistics.num_parts}", f"{statistics.cut:,}", f"{halo:,}", f"{halo / statistics.num_nodes:.1%}",
             f"{forecast.halo_bytes / 1e6:,.2f}",
             "-" if forecast.tensor_bytes is None else f"{forecast.tensor_bytes / 1e6:,.2f}",
-            f"{forecast.memory / 1e6:,.1f}", _seconds(forecast.graph_seconds),
-            "-" if forecast.tensor_seconds is None else _seconds(forecast.tensor_seconds),
+            f"{row.memory.peak / 1e6:,.1f}", _seconds(forecast.graph_seconds),
+            _seconds(forecast.tensor_seconds),
             "tensor" if forecast.tensor_bytes is not None and forecast.halo_bytes > forecast.tensor_bytes else "graph",
             row.partitioner,
-            *([f"{row.crossing:,}"] if crosses else []), *(["yes" if row.fits else "no"] if on_devices else []),
+            *([f"{row.crossing:,}"] if crosses else []),
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(f"{word:>{width}}" for word, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def json_line(row: Row) -> str:
-    """Return the row's figures as a line of JSON: bytes and seconds of an epoch, bytes of the largest rank's memory."""
+    """Return the row's figures as a line of JSON: bytes and seconds of an epoch, bytes of the largest rank's memory.
+
+    *peak_memory_bytes* is that of `ranks` in `result.json`, where the partition is there; *memory_bytes* are its parts.
+    """
     statistics = row.statistics
     counted = {
         "num_parts": statistics.num_parts,
@@ -63,7 +68,9 @@ def json_line(row: Row) -> str:
         "cut": statistics.cut,
         "halo": int(statistics.halo.sum()),
         "rows_between_hosts": row.crossing,
-        "fits": row.fits,
+        "peak_memory_bytes": row.memory.peak,
+        "memory_bytes": asdict(row.memory),
+        "preparation_memory_bytes": row.preparation,
     }
     return json.dumps(counted | asdict(row.forecast)) + "\n"
 
@@ -86,5 +93,7 @@ def page(rows: Sequence[Row]) -> str:
     return page
 
 
-def _seconds(seconds: float) -> str:
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
     return f"{seconds:.4f}" if seconds >= 0.01 else f"{seconds:.6f}"  # noqa: PLR2004

@@ -40,6 +40,7 @@ def test_an_alarm_of_the_script_goes_on() -> None:
     assert 3500 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
 
 
+@pytest.mark.mindspore
 def test_mindspores_backend_of_another_device_is_refused_before_the_ranks_meet() -> None:
     """The default of `mint.distributed.init_process_group`: a script that went on to `init()` hung."""
     nobody: Any = None

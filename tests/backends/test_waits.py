@@ -17,6 +17,22 @@ from unilaunch_torch import waits
 from unilaunch_torch.waits import Sampling, measure_waits, returns_at_once
 
 
+class _Noted:
+    """Appends what it is told."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def begin_wait(self) -> None:
+        self.events.append("begin")
+
+    def drop_wait(self) -> None:
+        self.events.append("dropped")
+
+    def end_wait(self, seconds: float | None) -> None:
+        self.events.append("not measured" if seconds is None else f"measured {seconds >= 0}")
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that sets the time."""
@@ -54,7 +70,7 @@ def test_a_program_without_ddp_is_measured(clock: Callable[[float], None]) -> No
     assert sampling.is_on
 
 
-def test_a_wait_is_noted_after_it_and_not_if_it_fails() -> None:
+def test_a_wait_is_told_and_one_that_fails_is_dropped() -> None:
     """With its seconds if it is sampled; the queue of operations is emptied before and after it."""
     events: list[str] = []
 
@@ -68,15 +84,15 @@ def test_a_wait_is_noted_after_it_and_not_if_it_fails() -> None:
     sampled = iter([True, False, True])
     wait = measured(
         Work.wait,
-        lambda seconds: events.append("none" if seconds is None else f"noted {seconds >= 0}"),
+        _Noted(events),
         lambda: next(sampled),
         lambda: events.append("emptied"),
     )
     assert (wait(Work()), wait(Work())) == ("done", "done")
-    assert events == ["emptied", "wait", "emptied", "noted True", "wait", "none"]
+    assert events == ["emptied", "begin", "wait", "emptied", "measured True", "begin", "wait", "not measured"]
     with pytest.raises(ConnectionError):
         wait(Work(), fails=True)
-    assert events[6:] == ["emptied", "wait"]
+    assert events[8:] == ["emptied", "begin", "wait", "dropped"]
 
 
 @pytest.mark.parametrize(("backends", "has_device", "expected"), [
@@ -100,14 +116,14 @@ def test_a_program_whose_waits_cannot_be_measured_is_told(
     asked = create_autospec(distributed.get_backend_config, return_value=backends)
     monkeypatch.setattr(distributed, "get_backend_config", asked)
     monkeypatch.setattr(distributed.Work, "wait", distributed.Work.wait)  # the old one comes back after the test
-    noted: list[float | None] = []
-    measure_waits(distributed, noted.append, Sampling())
+    noted: list[str] = []
+    measure_waits(distributed, _Noted(noted), Sampling())
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         for _ in range(3):
             distributed.all_reduce(torch.ones(2))
     finally:
         distributed.destroy_process_group()
-    assert [wait is not None for wait in noted] == [is_measured] * 3
+    assert noted == ["begin", "measured True" if is_measured else "not measured"] * 3
     assert capsys.readouterr().err.count("unilaunch: no straggler will be named: ") == (not is_measured)
     asked.assert_called_once_with()

@@ -40,6 +40,7 @@ _LOSSY = (
 )
 _WALL = "add chain bridge wall forward { type filter hook forward priority 0; }"
 _DROP = "ip protocol tcp drop"
+_SSH_PASSES = [f"add rule bridge wall forward tcp {port} 22 accept" for port in ("sport", "dport")]
 
 _SSH = """\
 Host *
@@ -282,11 +283,11 @@ class Cluster:
         )
 
     @contextmanager
-    def firewall(self, *pairs: tuple[int, int]) -> Iterator[None]:
-        """Let no TCP packet pass between the two hosts of each pair while the block runs."""
+    def firewall(self, *pairs: tuple[int, int], ssh: bool = False) -> Iterator[None]:
+        """Let no TCP packet pass between the two hosts of each pair while the block runs, unless it is of *ssh*."""
         ways = [way for first, second in pairs for way in ((first, second), (second, first))]
         rules = [f'add rule bridge wall forward iifname "port{one}" oifname "port{two}" {_DROP}' for one, two in ways]
-        self._switch.on_network("nft", "; ".join(["add table bridge wall", _WALL, *rules]))
+        self._switch.on_network("nft", "; ".join(["add table bridge wall", _WALL, *_SSH_PASSES * ssh, *rules]))
         try:
             yield
         finally:

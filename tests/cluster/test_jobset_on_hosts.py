@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
 from cluster.conftest import EPOCHS as COMPARED
@@ -22,8 +23,8 @@ EPOCHS = 100
 DEADLINE = 120.0
 
 
-def _emit(folder: Path) -> dict[str, Any]:
-    options = ["-n", "3", "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
+def _emit(folder: Path, shape: list[str]) -> dict[str, Any]:
+    options = [*shape, "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
                "--output-dir", f"{folder}/{{job}}", "--data-dir", f"{folder}/data",
                "--epochs", str(EPOCHS), "--backend", "numpy"]  # fmt: skip
     emitted = alone(["-m", "unilaunch", "launch", "--emit", "jobset", *options], folder, NUMPY).check()
@@ -50,16 +51,23 @@ def _start(job: dict[str, Any], cluster: Cluster, folder: Path, pause: float = 0
     pods = []
     for index in reversed(range(job["completions"])):
         environ = {variable["name"]: _value(variable, index) for variable in container["env"]}
-        pods.append(cluster.start(index, container["command"], folder, environ | own))
+        environ |= {"JOB_COMPLETION_INDEX": str(index), **own}  # each pod of an indexed job has it
+        pods.append(cluster.start(index, container["command"], folder, environ))
     return pods[::-1]
 
 
-def test_a_jobset_trains_and_goes_on_after_an_eviction(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shape", "size", "words", "launcher"), [
+    (["-n", "3"], 3, "-m unilaunch run", "torch.distributed's variables"),
+    (["-n", "6", "--ranks-per-pod", "2"], 6, "-m unilaunch launch", "unilaunch launch"),
+], ids=["a pod is a rank", "a pod is a node"])  # fmt: skip
+def test_a_jobset_trains_and_goes_on_after_an_eviction(
+    shape: list[str], size: int, words: str, launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
+) -> None:
     """One pod gets SIGTERM: every pod keeps the state and ends with 75; the same commands go on from there.
 
     They find it since `{job}` is the JobSet's UID.
     """
-    fields = _emit(tmp_path)
+    fields = _emit(tmp_path, shape)
     template = fields["spec"]["replicatedJobs"][0]
     name = fields["metadata"]["name"]
     for own in cluster.names:  # the headless service of the JobSet
@@ -72,13 +80,13 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(cluster: Cluster, curve: 
     while not (log.exists() and '"epoch": 10,' in log.read_text()):
         assert time.monotonic() < deadline, pods[0].finish(0.0).console
         time.sleep(0.02)
-    os.kill(cluster.first(2, "-m unilaunch run"), signal.SIGTERM)
+    os.kill(cluster.first(2, words), signal.SIGTERM)
     interrupted = [pod.finish(DEADLINE) for pod in pods]
     ends_as_interruption = job["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
     assert [pod.returncode for pod in interrupted] == ends_as_interruption * 3, interrupted[0].console
     finished = [pod.finish(DEADLINE).check() for pod in _start(job, cluster, tmp_path)]
     assert "resumed after epoch" in finished[0].console
     result = json.loads((tmp_path / "0d4e5f" / "result.json").read_text())
-    assert (result["world_size"], result["num_hosts"], len(result["loss"])) == (3, 3, EPOCHS)
-    assert result["launcher"] == "torch.distributed's variables"
+    assert (result["world_size"], result["num_hosts"], len(result["loss"])) == (size, 3, EPOCHS)
+    assert result["launcher"] == launcher
     np.testing.assert_allclose(result["loss"][:COMPARED], curve, rtol=0, atol=1e-5)

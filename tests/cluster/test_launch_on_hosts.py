@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -56,6 +57,43 @@ def test_a_launch_over_three_unequal_hosts(
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
     assert "loss" in job.stdout
+
+
+def test_every_exported_variable_reaches_every_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """Whatever its name and its value; those of the machine and the login stay, unless -x names them."""
+    mine = {
+        "PYTHONHASHSEED": "0", "WANDB_MODE": "offline", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "lr": "0.1", "MY_NOTE": "a;b=c,\"d\" 'e' $HOME\nnext \u00e9", "EMPTY": "",
+    }  # fmt: skip
+    stay = {"COLUMNS": "77", "WINDOWID": "7", "CUDA_VISIBLE_DEVICES": "3"}
+    (tmp_path / "env.py").write_text(
+        "import json, os\nopen(os.environ['RANK'] + '.json', 'w').write(json.dumps(dict(os.environ)))\n"
+    )
+    line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "-x", "COLUMNS", "env.py"]
+    cluster.run(0, line, tmp_path, {**mine, **stay}, deadline=DEADLINE).check()
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for found in ranks:
+        assert {name: found.get(name) for name in mine} == mine
+        assert found["COLUMNS"] == "77"
+    (far,) = (found for found in ranks if "WINDOWID" not in found)
+    assert not stay.keys() & far.keys() - {"COLUMNS"}
+
+
+def test_input_for_another_host_arrives_whole_or_is_refused(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """Open MPI 5 would pass on 4,096 bytes of a long input, lose the others, and end with 0."""
+    (tmp_path / "count.py").write_text("import sys\nprint(len(sys.stdin.read().split()), 'lines')\n")
+    line = shlex.join([*LAUNCH, "--mpirun", str(mpirun), "-H", "node1:1", "--console", "all", "count.py"])
+    long = cluster.run(0, ["bash", "-c", f"(seq 200000; echo END) | {line}"], tmp_path, deadline=DEADLINE)
+    if str(mpirun).startswith("/usr"):
+        assert "200001 lines" in long.check().stdout
+        return
+    assert long.returncode == 2
+    (refusal,) = long.refusals()
+    assert (
+        "rank 0 is on node1, and Open MPI 5 loses what is above 4096 on the way there: put this host first" in refusal
+    )
+    lost = cluster.run(0, ["bash", "-c", f"{line} < {mpirun}"], tmp_path, deadline=DEADLINE)
+    assert lost.returncode == 2
 
 
 def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
@@ -116,6 +154,16 @@ def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, mpirun: Path, t
     assert job.returncode == 1
     (refusal,) = job.refusals()
     assert refusal.startswith("unilaunch: rank 1 on node1: no TCP connection to node2: let every two hosts connect")
+
+
+def test_a_start_at_which_no_rank_begins_has_a_limit(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """Ssh passes, and the daemon's connection back does not: Open MPI 5 says nothing by itself."""
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "--timeout", "5", "hello.py"]
+    with cluster.firewall((0, 1), ssh=True):
+        job = cluster.run(0, line, tmp_path, deadline=DEADLINE)
+    assert job.returncode == 1
+    assert "no rank has begun within 5 s (--timeout)" in job.refusals()[-1]
 
 
 def test_a_daemon_logs_in_to_a_further_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:

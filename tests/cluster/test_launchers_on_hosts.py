@@ -51,6 +51,7 @@ def test_torchrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: P
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
+@pytest.mark.mindspore
 def test_msrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
     """Started by hand on every host, as msrun is."""
     common = [str(BIN / "msrun"), "--worker_num", "4", "--local_worker_num", "2", "--join", "True",

@@ -26,10 +26,11 @@ INJECT = Path(__file__).parent / "inject"
 ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
 #: The option of a job on several hosts for silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
 HOST_TIMEOUT = 4
-#: The option of a job whose fault shows only as a stall; importing a real framework on three hosts
-#: takes seconds, on a slow machine beside other tests more than six.
-STALL = {"torch": 15.0, "mindspore": 15.0, "numpy": 4.0}
-DEADLINE = 60.0
+#: The option of a job whose fault shows only as a stall: longer than three ranks take that import a framework, each for
+#: itself, on two cores beside other tests.
+STALL = {"torch": 20.0, "mindspore": 30.0, "numpy": 4.0}
+#: Seconds after which a job that does not end is killed: three ranks may take 30 to import, and 30 to count as stalled.
+DEADLINE = 120.0
 #: What the jobs inherit. Each epoch of numpy sleeps, so that ranks that train leave the processors to jobs that start.
 INHERITED = {**SHARED, PAUSE: "0.05"}
 
@@ -38,7 +39,13 @@ FRAMEWORKS = ("torch", "mindspore")
 #: The small backend in tests/numpy_backend: its jobs start in a quarter of the time.
 STAND_IN = "numpy"
 MPIS = {"4": Path("/usr/bin/mpirun"), "5": Path(sys.executable).parent / "mpirun"}
-PLACES = ("launch, one host", "mpirun, one host", "launch, three hosts", "mpirun, three hosts")
+#: In place of an mpirun: `launch` starts the ranks itself.
+DIRECT = "direct"
+STARTS = (*MPIS, DIRECT)
+#: The same line is typed on each of three hosts.
+BY_HAND = "launch by hand, three nodes"
+PLACES = ("launch, one host", "mpirun, one host", "launch, three hosts", "mpirun, three hosts", BY_HAND)
+DIRECT_PLACES = ("launch, one host", BY_HAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ FAULTS = {
     "exit 0": Fault(1, "SystemExit: 0"),
     "_exit 3": Fault(3, "ended with exit code 3 and no exception"),
     "SIGKILL": Fault(137, "killed by SIGKILL"),
-    "agent killed": Fault(137, "its processes have exited"),
+    "agent killed": Fault(137, "its agent, the process that supervises it, was killed"),
     "SIGSEGV": Fault(139, "killed by SIGSEGV"),
     "SIGTERM": Fault(143, "killed by SIGTERM"),
     "loop": Fault(124, "_loop (sitecustomize.py", stalls=True),
@@ -85,7 +92,8 @@ FAULTS = {
     "ulimit -v": Fault(1, "ulimit -v allows this rank"),
     "mpirun killed": Fault(None, ""),
     "launch killed": Fault(None, "", places="launch", why="there is no launch under a bare mpirun"),
-    "daemon killed": Fault(None, "its launcher has exited", places="three", why="on one host mpirun is the daemon"),
+    "daemon killed": Fault(None, "its launcher has exited", places="three hosts",
+                           why="on one host mpirun is the daemon, and without an mpirun there is none"),
     "link cut": Fault(None, "does not answer", places="three", why="one host has no link"),
     "power off": Fault(None, "does not answer", places="three", why="on one host nobody is left"),
     "disk full": Fault(1, "No space left on device", places="one", moments=("checkpoint",),
@@ -117,7 +125,18 @@ class Cell:
     def lacking(self) -> str:
         """Why there is no such cell; "" if there is."""
         fault = FAULTS[self.fault]
+        if self.place == BY_HAND if self.mpi != DIRECT else self.place not in DIRECT_PLACES:
+            return "launch alone starts ranks directly, on its own host"
         return fault.why if fault.places not in self.place or self.moment not in fault.moments else ""
+
+    @property
+    def lacking_here(self) -> str:
+        """What this machine lacks for the cell; "" if nothing."""
+        if self.fills_disk and os.geteuid():
+            return "root, to mount a small disk"
+        if self.fault == "OOM killer" and not os.access(_memory_group() / "cgroup.procs", os.W_OK):
+            return "a cgroup of memory (v1) that this user may divide"
+        return ""
 
     @property
     def fills_disk(self) -> bool:
@@ -138,9 +157,15 @@ class Cell:
         return 2 if "three" in self.place else 1
 
 
+def _memory_group() -> Path:
+    """Return the cgroup of memory (v1) of this process; where there is none, no folder."""
+    lines = [line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    return Path("/sys/fs/cgroup/memory" + "".join(group for _, kinds, group in lines if kinds == "memory"))
+
+
 def cells(frameworks: Iterable[str] = FRAMEWORKS) -> Iterator[Cell]:
     """Return the whole matrix of *frameworks*, with the cells that there cannot be."""
-    for values in product(FAULTS, MOMENTS, frameworks, MPIS, PLACES):
+    for values in product(FAULTS, MOMENTS, frameworks, STARTS, PLACES):
         yield Cell(*values)
 
 
@@ -194,7 +219,7 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
 
 def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, str]]:
     """Return the command line, and what stands in the environment."""
-    where = ["--hostfile", str(folder / "hosts")] if "three" in cell.place else []
+    where = ["--hostfile", str(folder / "hosts")] if "three hosts" in cell.place else []
     fault = f"{cell.fault.replace(' ', '_')} {cell.moment.replace(' ', '_')} {cell.rank} {folder}"
     epochs = "3" if cell.fault == "disk full at the end" else "1000000"
     run = ["--backend", cell.framework, "--data-dir", str(data), "--epochs", epochs, "--threads", "1"]
@@ -208,18 +233,21 @@ def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, st
     if FAULTS[cell.fault].stalls:
         run += ["--stall-timeout", str(STALL[cell.framework])]
     spread = [] if where else ["--oversubscribe"]
-    mpirun, python = str(MPIS[cell.mpi]), sys.executable
+    python = sys.executable
     environ = {
         "FAULT": fault, "PYTHONPATH": f"{INJECT}{os.pathsep}{NUMPY_BACKEND}", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **INHERITED,
     }  # fmt: skip
     variables = [word for name in ("FAULT", *INHERITED) for word in ("-x", name)] if where else []
+    if cell.place == BY_HAND:
+        return [python, "-m", "unilaunch", "launch", *run], {**environ, "UNILAUNCH_SECRET": "0123456789abcdef"}
     if "launch" in cell.place:
-        words = ["launch", "--mpirun", mpirun, "-n", "3", *spread, *variables, *where, *run]
+        start = ["--launcher", DIRECT] if cell.mpi == DIRECT else ["--mpirun", str(MPIS[cell.mpi])]
+        words = ["launch", *start, "-n", "3", *spread, *variables, *where, *run]
         return [python, "-m", "unilaunch", *words], environ
     kept = [word for name, value in keepalive(HOST_TIMEOUT).items() for word in ("--mca", name, value)]
     python_path = ["-x", "PYTHONPATH"] if where else []
-    words = [mpirun, "-n", "3", *spread, *variables, *python_path, *where, *(kept if where else [])]
+    words = [str(MPIS[cell.mpi]), "-n", "3", *spread, *variables, *python_path, *where, *(kept if where else [])]
     return [*words, python, "-m", "unilaunch", "run", *run], environ
 
 
@@ -252,6 +280,12 @@ def _on_hosts(
 ) -> tuple[Finished, float, list[str]]:
     """Run a job on three hosts; what the world does to it is done here."""
     cluster.hostfile([1, 1, 1], folder)
+    others = []
+    if cell.place == BY_HAND:
+        nodes = ["--nnodes", "3", "--nproc-per-node", "1", "--master-addr", cluster.addresses[0], "--node-rank"]
+        first, *typed = [[*line[:4], *nodes, str(node), *line[4:]] for node in range(3)]
+        others = [cluster.start(node, words, folder, environ) for node, words in enumerate(typed, 1)]
+        line = first
     running = cluster.start(0, line, folder, environ)
     victim = 2
     if cell.fault in {"link cut", "power off"}:
@@ -260,6 +294,12 @@ def _on_hosts(
         _known_from_now_on(folder)
     _strike(cell, folder, running.process, 0)
     job = running.finish(DEADLINE)
+    for node, other in enumerate(others, 1):
+        if cell.fault == "power off" and node == victim:
+            other.process.kill()
+            other.process.wait()
+        else:
+            other.finish(DEADLINE)
 
     def left() -> dict[int, str]:
         hosts = [host for host in range(3) if not (cell.fault == "power off" and host == victim)]
@@ -449,7 +489,7 @@ def covering() -> list[Cell]:
 def _real() -> list[Cell]:
     """Return a cell for each real framework and moment, each with another fault, spread over the MPIs and places."""
     chosen: list[Cell] = []
-    spread = list(product(MPIS, PLACES))
+    spread = [*product(MPIS, PLACES[:-1]), (DIRECT, "launch, one host")]
     for number, (framework, moment) in enumerate(product(FRAMEWORKS, MOMENTS)):
         mpi, place = spread[3 * number % len(spread)]
         possible = (Cell(fault, moment, framework, mpi, place) for fault in FAULTS)

@@ -22,9 +22,9 @@ from faults.faults import (  # noqa: E402
     FAULTS,
     FRAMEWORKS,
     MOMENTS,
-    MPIS,
     PLACES,
     STAND_IN,
+    STARTS,
     Cell,
     cells,
     prepare_data,
@@ -35,7 +35,7 @@ from faults.faults import (  # noqa: E402
 def main() -> int:
     """Run what is chosen, write the table of all that is known, and return 0 if nothing is wrong in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    chosen = {"faults": FAULTS, "moments": MOMENTS, "frameworks": FRAMEWORKS, "mpis": MPIS}
+    chosen = {"faults": FAULTS, "moments": MOMENTS, "frameworks": FRAMEWORKS, "mpis": STARTS}
     for name, values in chosen.items():
         parser.add_argument(f"--{name}", default=",".join(values))
     parser.add_argument("--places", default=";".join(PLACES))

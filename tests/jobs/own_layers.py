@@ -88,7 +88,8 @@ def train_by_pyg(
     features = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
     targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
     index = torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
-    values = [None if array is None else torch.from_numpy(array).double() for array in (graph.weights, graph.edge_attr)]
+    given = (graph.weights, graph.edge_arrays.get("edge_attr"))
+    values = [None if array is None else torch.from_numpy(array).double() for array in given]
     if shuffle_edges:
         order = torch.randperm(index.shape[1], generator=torch.Generator().manual_seed(0))
         index, values = index[:, order], [None if array is None else array[order] for array in values]

@@ -266,7 +266,7 @@ def test_srun_with_another_mpi_is_told_what_to_do(tmp_path: Path) -> None:
 def test_a_model_that_no_memory_holds_is_one_line(tmp_path: Path) -> None:
     """8 TB of weights: the rank, what could not be had, and what to do; the traceback is in the record."""
     np.savez(tmp_path / "graph.npz", **_graph())
-    arguments = ["--dataset", "graph.npz", "--data-dir", "data", "--hidden", "1000000", "--layers", "3"]
+    arguments = ["--dataset", "graph.npz", "--data-dir", "data", "--hidden", "1000000", "--layers", "3", "--force"]
     job = alone(["-m", "unilaunch", "run", *arguments], tmp_path)
     assert job.returncode == 1
     (line,) = (line for line in job.stderr.splitlines() if "out of memory" in line)

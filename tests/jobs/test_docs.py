@@ -51,7 +51,9 @@ def test_there_are_commands() -> None:
     assert len(_commands()) > 15
 
 
-@pytest.mark.parametrize("command", _commands())
+@pytest.mark.parametrize("command", [
+    pytest.param(command, marks=[pytest.mark.mindspore] * ("--backend mindspore" in command)) for command in _commands()
+])  # fmt: skip
 def test_what_readers_are_told_to_type_runs(command: str, folder: Path) -> None:
     """In the environment that they have just made, as root too."""
     environ = {

@@ -146,7 +146,7 @@ def test_what_the_gcn_cannot_learn_is_refused(openmpi5: Launcher, tmp_path: Path
     weights = -np.ones(arrays["edge_index"].shape[1])
     np.savez(tmp_path / "negative.npz", **arrays, y=np.arange(12) % 3, edge_weight=weights)
     np.savez(tmp_path / "values.npz", **arrays, y=np.arange(12) / 3)
-    of_another = "--task classes: the labels of values.npz are float32"
+    of_another = "--task classes: the labels of values.npz are float64"
     for name, words in (("negative", "has the weight -1: "), ("values", of_another)):
         options = ["--dataset", f"{name}.npz", "--data-dir", "data", "--task", "classes"]
         job = openmpi5.unilaunch(2, ["run", *options], tmp_path)

@@ -86,6 +86,7 @@ def _train(net: GAT | SAGE, graph: Path) -> list[float]:
     return losses
 
 
+@pytest.mark.mindspore
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_the_same_curve_as_torch(parts: int, graph: Path, openmpi5: Launcher, tmp_path: Path) -> None:
     """From the same initial weights, each loss to 1e-10."""

@@ -72,7 +72,9 @@ def test_a_script_fits_on_a_page() -> None:
     assert {name: len(text.splitlines()) for name, text in texts.items() if not 20 <= text.count("\n") <= 60} == {}
 
 
-@pytest.mark.parametrize("scripts", [TORCH, MINDSPORE], ids=["torch", "mindspore"])
+@pytest.mark.parametrize(
+    "scripts", [TORCH, pytest.param(MINDSPORE, marks=pytest.mark.mindspore)], ids=["torch", "mindspore"]
+)
 def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmpi5: Launcher) -> None:
     """Each trains on two ranks; rank 0 says what came out."""
     job = _run(openmpi5, scripts, folder)
@@ -80,6 +82,7 @@ def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmp
         assert re.search(rf"^{pattern}$", job.stdout, re.MULTILINE), f"{name}: {job.stdout}"
 
 
+@pytest.mark.mindspore
 def test_resume_in_mindspore(folder: Path, openmpi5: Launcher) -> None:
     """PyTorch on two parts and MindSpore on three end where PyTorch on one part ends."""
     script = str(EXAMPLES / "resume_in_mindspore.py")

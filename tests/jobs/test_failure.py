@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,14 +72,12 @@ def test_what_all_ranks_share_is_said_once(launcher: Launcher, how: str, tmp_pat
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("options", [[], ["--no-share-import"]], ids=["forked", "own"])
-def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, options: list[str], tmp_path: Path) -> None:
+def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, tmp_path: Path) -> None:
     """Open MPI 4.1 does for two seconds, if it sees the end of all at once: here it is stopped meanwhile."""
     script = "open(f'end.{rank}', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(7)\n"
-    shared = "" if options else "import torch\n"  # what would be imported three times belongs to no rank's end
-    (tmp_path / "script.py").write_text(shared + "import os, sys, time\nrank = os.environ['RANK']\n" + script)
+    (tmp_path / "script.py").write_text("import os, sys, time\nrank = os.environ['RANK']\n" + script)
     line = [str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-m", "unilaunch"]
-    with subprocess.Popen([*line, "run", *options, "script.py"], cwd=tmp_path, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([*line, "run", "script.py"], cwd=tmp_path, stderr=subprocess.PIPE) as process:
         while len(list(tmp_path.glob("end.*"))) < 3:
             time.sleep(0.05)
             assert process.poll() is None
@@ -110,6 +109,70 @@ def test_a_script_that_stalls_shows_where(openmpi5: Launcher, how: str, tmp_path
     assert "rank 1: load_part (script.py:4)" in job.console
     report = json.loads((tmp_path / "log_output" / "report.json").read_text())
     assert [group["ranks"] for group in report["stacks"]] == [[0, 2], [1]]
+
+
+@pytest.mark.timed
+def test_a_rank_that_others_await_is_stuck_whatever_they_write(tmp_path: Path) -> None:
+    """The report names it, and says who waits for it."""
+    (tmp_path / "stuck.py").write_text(
+        "import os, threading, time\nimport torch, torch.distributed as dist\n"  # once for all ranks: quickly
+        "def talk():\n    while True: print('still here', flush=True); time.sleep(2)\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 1: time.sleep(120)\n"
+        "threading.Thread(target=talk, daemon=True).start()\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    words = ["--launcher", "direct", "-n", "3", "--stall-timeout", "10", "stuck.py"]
+    job = alone(["-m", "unilaunch", "launch", *words], tmp_path)
+    assert job.returncode == 124
+    assert job.seconds < 80
+    assert re.search(
+        r"for \d+ s: rank 1 is awaited by ranks 0, 2: the job is ended [(]exit code 124[)]$", job.stderr, re.MULTILINE
+    )
+
+
+SAVING = (
+    "import atexit, signal\n"
+    "def note(name):\n    time.sleep(3); open(name, 'w').close()\n"
+    "def handle(*_):\n    note('saved'); sys.exit(4)\n"
+    "if rank == 0:\n"
+    "    signal.signal(signal.SIGTERM, handle)\n    assert signal.getsignal(signal.SIGTERM) is handle\n"
+    "    open('ready', 'w').close()\n    time.sleep(60)\n"
+    "if rank == 1:\n"
+    "    atexit.register(note, 'uploaded')\n"
+    "    while not os.path.exists('ready'): time.sleep(0.05)\n"
+    "    raise ValueError('broken on purpose')\n"
+    "time.sleep(60)\n"
+)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("start", [["--launcher", "direct"], ["--launcher", "mpirun"]])
+def test_after_a_failure_ranks_that_save_have_the_grace(
+    start: list[str], launcher: Launcher, tmp_path: Path
+) -> None:  # fmt: skip
+    """A handler of SIGTERM, and functions at the exit of the failed rank; the third rank has neither, and is ended."""
+    (tmp_path / "save.py").write_text("import os, sys, time\nrank = int(os.environ['RANK'])\n" + SAVING)
+    by = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe"] if "mpirun" in start else start
+    job = alone(["-m", "unilaunch", "launch", *by, "-n", "3", "save.py"], tmp_path)
+    assert job.returncode == 1
+    told, verdict, *_ = job.refusals()
+    assert verdict.startswith("unilaunch: rank 1 on ")
+    assert "ValueError: broken on purpose" in verdict
+    assert told.startswith(verdict)  # at once
+    assert re.search("; ranks? [01](-1)? ha(s|ve) 30 s to save$", told)
+    assert {"saved", "uploaded"} <= {path.name for path in tmp_path.iterdir()}
+    assert job.seconds < 15
+
+
+@pytest.mark.timed
+def test_saving_that_takes_longer_than_the_grace_is_cut_off(tmp_path: Path) -> None:
+    """And that is said."""
+    (tmp_path / "save.py").write_text("import os, sys, time\nrank = int(os.environ['RANK'])\n" + SAVING)
+    job = alone(["-m", "unilaunch", "launch", "--launcher", "direct", "-n", "2", "--grace", "1.5", "save.py"], tmp_path)
+    assert job.returncode == 1
+    assert not (tmp_path / "saved").exists()
+    assert "unilaunch: ranks 0-1 did not end within the 1.5 s of --grace: killed" in job.console
 
 
 @pytest.mark.timed
@@ -153,7 +216,7 @@ def _runs_in(process: Path, folder: Path) -> bool:
 
 
 CRASH = """
-import ctypes, os, sys
+import ctypes, os, sys, warnings; warnings.simplefilter("ignore")  # of a fork beside Open MPI 4's thread, Python 3.12
 def crash():
     print("before it", file=sys.stderr, flush=True)
     ctypes.string_at(0)

@@ -9,7 +9,7 @@ import pytest
 from jobs.mpirun import Launcher
 from jobs.trained import train_cases
 
-pytestmark = pytest.mark.xdist_group("gat")
+pytestmark = [pytest.mark.xdist_group("gat"), pytest.mark.mindspore]
 
 COMMON = ["--conv", "gat", "--hidden", "4", "--precision", "float64", "--dropout", "0.6", "--lr", "0.005"]
 

@@ -241,7 +241,7 @@ def test_a_signal_ends_the_job_once(launcher: Launcher, number: signal.Signals, 
     (["-n", "2", "--mpirun", "/bin/true"], "expected Open MPI 4 or later, MPICH or Intel MPI"),
     (["-n", "2", "--mpirun", "no-such-mpirun"], "--mpirun no-such-mpirun: no such program"),
     (["-n", "3", "-H", "localhost:2"], "3 ranks and 2 slots"),
-    (["-n", "2", "--device", "cuda"], "0 cuda devices are visible"),
+    (["-n", "2", "--device", "cuda"], "no cuda device is visible there"),
     (["-n", "2", "--config", "none.toml"], "none.toml: cannot be read"),
 ])  # fmt: skip
 def test_refusals_come_before_anything_starts(arguments: list[str], words: str, tmp_path: Path) -> None:
@@ -266,14 +266,30 @@ def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
     assert (spec.nprocs, spec.options["epochs"], spec.allow_run_as_root) == (2, 2, True)
 
 
+def _mpiexec(name: str) -> str:
+    mpiexec = Path(__file__).parents[2] / ".mpi" / name / "bin" / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"no {mpiexec}: see .ci/run")
+    return str(mpiexec)
+
+
+@pytest.mark.parametrize("name", ["mpich", "intel"])
+def test_an_allocation_of_this_host_alone_needs_no_resource_manager(name: str, tmp_path: Path) -> None:
+    """As in a container under Slurm, whose srun knows no cluster: Hydra would wait for it, without an end."""
+    (tmp_path / "who.py").write_text("import os\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'])\n")
+    here = gethostname().partition(".")[0]
+    hosts = dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST"), here)
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_NNODES": "1", "SLURM_TASKS_PER_NODE": "2", **hosts}
+    options = ["--mpirun", _mpiexec(name), "-n", "2", "--console", "all"]
+    job = alone(["-m", "unilaunch", "launch", *options, "who.py"], tmp_path, slurm).check()
+    assert sorted(job.stdout.splitlines()) == ["0 2", "1 2"]
+
+
 @pytest.mark.usefixtures("by_numpy")
 @pytest.mark.parametrize("launcher_name", ["mpich", "intel"])
 def test_mpich_and_intel_mpi_are_launched_too(launcher_name: str, tmp_path: Path) -> None:
     """By their own words."""
-    mpiexec = Path(__file__).parents[2] / ".mpi" / launcher_name / "bin" / "mpiexec"
-    if not mpiexec.exists():
-        pytest.skip(f"no {mpiexec}: see .ci/run")
-    arguments = ["-n", "2", "--epochs", "3", "--data-dir", "data", "--mpirun", str(mpiexec)]
+    arguments = ["-n", "2", "--epochs", "3", "--data-dir", "data", "--mpirun", _mpiexec(launcher_name)]
     job = alone(["-m", "unilaunch", "launch", *arguments], tmp_path).check()
     assert job.result["launcher"] == {"mpich": "MPICH", "intel": "Intel MPI"}[launcher_name]
     shown = alone(["-m", "unilaunch", "launch", *arguments, "--dry-run", "--json"], tmp_path).check()

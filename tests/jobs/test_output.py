@@ -16,7 +16,7 @@ import unilaunch
 from jobs.mpirun import NUMPY, NUMPY_BACKEND, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small disk or to become another user")
 
 
 def _launch(launcher: Launcher, arguments: list[str], folder: Path, **variables: str) -> Finished:
@@ -74,6 +74,17 @@ def test_a_restart_finds_the_scripts_own_checkpoints(launcher: Launcher, tmp_pat
     job = _launch(launcher, ["--max-restarts", "2", "train.py"], tmp_path).check()
     assert "restart 2 of 2" in job.console
     assert (tmp_path / "log_output" / "checkpoints" / "0").read_text() == "xxx"
+
+
+def test_what_cannot_start_is_not_started_again(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The report says why."""
+    (tmp_path / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\nimport nosuch\n")
+    for arguments, error in ((["--lr", "3"], "unrecognized arguments: --lr 3"), ([], "No module named 'nosuch'")):
+        job = _launch(openmpi5, ["--max-restarts", "2", "train.py", *arguments], tmp_path)
+        assert job.returncode == (2 if arguments else 1)
+        assert error in job.console
+        assert "restart 1" not in job.console
+        assert json.loads((job.output / "report.json").read_text())["first"]["cause"] == "cannot start"
 
 
 def _await(condition: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from jobs.conftest import _find
 from jobs.mpirun import alone, finish, one_start
 from jobs.own_layers import LAYERS, PLAIN_MINDSPORE, PROGRAMS, difference, train_by_pyg, write_directed_graph
 
-pytestmark = pytest.mark.xdist_group("own mindspore")
+pytestmark = [pytest.mark.xdist_group("own mindspore"), pytest.mark.mindspore]
 
 EPOCHS = 3
 KINDS = [*LAYERS, "lonely"]

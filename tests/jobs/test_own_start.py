@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Launcher, alone, finish
+from jobs.ports import free_ports
 
 PROGRAM = str(Path(__file__).parent / "programs" / "own_start.py")
+GROUP = str(Path(__file__).parent / "programs" / "own_group.py")
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2", PROGRAM]
 
 
@@ -24,6 +26,21 @@ def test_under_torchrun_through_sockets_and_alone_with_nobody(tmp_path: Path) ->
     job = finish(TORCHRUN, tmp_path, None, 60).check()
     assert "1/2 on cpu by TcpCollectives: 9.0" in job.stdout
     assert "0/1 on cpu by Alone: 3.0" in alone([PROGRAM], tmp_path).check().stdout
+
+
+@pytest.mark.parametrize("left", [{}, {"WORLD_SIZE": "2"}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=str)
+def test_the_ranks_of_a_group_that_the_script_has_made_are_the_ranks(left: dict[str, str], tmp_path: Path) -> None:
+    """`mp.spawn` and `init_process_group`, with no launcher, also where a script or a shell has set some variables."""
+    job = alone([GROUP, str(free_ports(1)[0])], tmp_path, left).check()
+    assert [f"rank {rank} of 2, the sums are [3.0, 3000.0]" in job.stdout for rank in range(2)] == [True, True]
+
+
+def test_a_process_that_works_alone_does_not_go_on_beside_others(tmp_path: Path) -> None:
+    """Each of the two would train on the whole graph."""
+    job = alone([GROUP, str(free_ports(1)[0]), "late"], tmp_path)
+    assert job.returncode != 0
+    assert "has a group of 2 ranks, and this process went on as rank 0 of 1" in job.stderr
+    assert "the sums are" not in job.stdout
 
 
 @pytest.mark.parametrize("start", ["mpirun", "torchrun"])
@@ -56,14 +73,15 @@ def test_a_rank_that_fails_while_it_connects_over_mpi_ends_the_others(launcher: 
 
 def test_the_device_is_the_scripts_choice(tmp_path: Path) -> None:
     """Also after a first call that took the best: the advice of the refusal, device='cpu', works."""
+    gpu = "from unilaunch.rank import facts\nfacts.visible_devices = lambda _: {'cuda': ['GPU-1'], 'npu': []}\n"
     (tmp_path / "choose.py").write_text(
         "import unilaunch\n"
-        "from unilaunch.rank import current\n"
+        f"{gpu}from unilaunch.rank import current\n"
         "devices = [unilaunch.init().device, current.join('cpu').world.device, unilaunch.init().device]\n"
         "print(*devices, unilaunch.init(device='cuda').device)\n"
     )
-    (tmp_path / "crowded.py").write_text("import sys, unilaunch\nprint(unilaunch.init(*sys.argv[1:]).device)\n")
-    seen = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    (tmp_path / "crowded.py").write_text(f"{gpu}import sys, unilaunch\nprint(unilaunch.init(*sys.argv[1:]).device)\n")
+    seen = {"CUDA_VISIBLE_DEVICES": "GPU-1"}  # for the message; this host may have no such device
     assert alone([str(tmp_path / "choose.py")], tmp_path, seen).check().stdout == "cuda:0 cpu cpu cuda:0\n"
     crowded = [*TORCHRUN[:-1], str(tmp_path / "crowded.py")]
     assert (

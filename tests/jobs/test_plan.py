@@ -99,7 +99,42 @@ def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_pat
     assert json.loads((tmp_path / "log_output" / "result.json").read_text())["world_size"] == 2
 
 
+def _sparse(folder: Path, columns: int) -> None:
+    """Write a graph of 300 nodes with one entry each in many sparse columns."""
+    draw = np.random.default_rng(0)
+    np.savez(
+        folder / "sparse.npz", edge_index=draw.integers(0, 300, (2, 900)), y=np.arange(300) % 3,
+        x_indptr=np.arange(301), x_indices=draw.integers(0, columns, 300), x_data=np.ones(300, np.float32),
+        x_shape=np.array([300, columns]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["torch", "mindspore"])
+def test_the_memory_of_a_plan_is_that_of_a_run(backend: str, tmp_path: Path) -> None:
+    """With 15 million weights, within 15 %; `benchmarks/forecast.py` compares more."""
+    _sparse(tmp_path, 30_000)
+    options = ["--dataset", "sparse.npz", "--data-dir", "data", "--hidden", "500", "--backend", backend]
+    plan = alone(["-m", "unilaunch", "plan", "--num-parts", "1", "--json", *options], tmp_path).check()
+    job = alone(["-m", "unilaunch", "run", "--epochs", "3", "--eval-every", "1", *options], tmp_path).check()
+    forecast = json.loads(plan.stdout)
+    assert forecast["peak_memory_bytes"] == sum(forecast["memory_bytes"].values())
+    assert forecast["peak_memory_bytes"] == pytest.approx(job.result["ranks"][0]["peak_memory_bytes"], rel=0.15)
+
+
+def test_a_run_that_cannot_fit_is_refused(tmp_path: Path) -> None:
+    """Before the graph is divided, in one line with what is needed, what is there and the way out."""
+    _sparse(tmp_path, 200_000)
+    options = ["--dataset", "sparse.npz", "--data-dir", "data", "--hidden", "1000000"]
+    job = alone(["-m", "unilaunch", "run", *options], tmp_path)
+    assert (job.returncode, len(job.refusals())) == (2, 1)
+    assert re.search(r"its rank needs [\d,.]+ GB, and \S+ has [\d,.]+ GB: .*--force", job.refusals()[0])
+    assert not list(tmp_path.glob("data/partitions/*"))
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
+    (["--num-parts", "65536"], "--num-parts 65536: expected numbers from 1 to 4,096"),
+    (["--device", "h100"], "--device h100: plan forecasts ranks on cpu"),
+    (["--residual"], "--residual --layers 2: only a layer between the first and the last adds its input"),
     (["--num-parts", "0"], "--num-parts 0: expected numbers"),
     (["--num-parts", "two"], "--num-parts two: expected numbers"),
     (["--num-parts", "4", "--hosts", "a:2"], "--hosts a:2: 2 slots for 4 parts"),

@@ -5,12 +5,13 @@ import json
 import re
 import shutil
 import struct
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import Launcher, alone, finish
 
 PROGRAMS = Path(__file__).parent / "programs"
 MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
@@ -33,6 +34,16 @@ def test_a_script_for_torchrun_runs_unchanged(launcher: Launcher, options: list[
     assert "0/2 local 0" in job.stdout
 
 
+def test_arguments_may_differ_between_ranks(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As a line that gives each rank its local rank by itself has them."""
+    (tmp_path / "train.py").write_text("import sys\nprint(*sys.argv[1:])\n")
+    start = f"exec {sys.executable} -m unilaunch run train.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK"
+    line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", "bash", "-c", start]
+    job = finish(line, tmp_path, None, 60).check()
+    for rank in range(2):
+        assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"--local_rank {rank}\n"
+
+
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first 2,000 training images as the tutorial has them: unpacked."""
@@ -48,6 +59,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("launcher", ["4.1"], indirect=True)
+@pytest.mark.mindspore
 def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(launcher: Launcher, mnist: Path, tmp_path: Path) -> None:
     """Where MindSpore itself does not know mpirun; in PyNative mode and in graph mode.
 

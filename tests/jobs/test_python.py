@@ -129,6 +129,22 @@ def test_the_exceptions_are_of_one_family() -> None:
     assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)
 
 
+def test_a_job_that_runs_at_the_callers_end_has_its_grace(tmp_path: Path) -> None:
+    """Python 3.12 starts no thread there."""
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, sys, time\n"
+        "def stop(*_):\n    time.sleep(2)\n    open('saved', 'w').close()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\nopen('ready', 'w').close()\ntime.sleep(60)\n"
+    )
+    (tmp_path / "caller.py").write_text(
+        "import os, time, unilaunch\n"
+        "job = unilaunch.start('slow.py', nprocs=1, grace=20, allow_run_as_root=True)\n"
+        "while not os.path.exists('ready'): time.sleep(0.1)\n"
+    )
+    assert "SIGTERM: the ranks have 20 s to end" in alone(["caller.py"], tmp_path).check().stderr
+    assert (tmp_path / "saved").exists()
+
+
 def test_ctrl_c_is_a_keyboard_interrupt_under_asyncio_too(tmp_path: Path) -> None:
     """asyncio.run has a handler of its own, which raises nothing."""
     (tmp_path / "waiting.py").write_text(

@@ -89,7 +89,7 @@ def test_repeated_run_is_bit_identical(
 ) -> None:  # fmt: skip
     """The same seed and parts give the same bits, in float32 too; and if each rank imports the framework by itself."""
     arguments = ["run", "--dataset", "cora", "--data-dir", str(cora), "--seed", str(SEED), "--backend", backend]
-    arguments += ["--epochs", "30", "--no-share-import"]
+    arguments += ["--epochs", "30"]
     again = openmpi5.unilaunch(SEVERAL[backend], arguments, tmp_path).check().result["loss"]
     assert again == train(backend, SEVERAL[backend])["float32"].result["loss"][:30]
 

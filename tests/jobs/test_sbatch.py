@@ -7,7 +7,7 @@ import pytest
 from jobs.mpirun import alone, finish
 from jobs.slurm import lacking, slurm_cluster
 
-PROGRAM = "import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['SLURM_PROCID'])\n"
+PROGRAM = "import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['RANK'])\n"
 
 
 def test_a_batch_file_with_spaces_in_it_is_submitted(tmp_path: Path) -> None:

@@ -18,15 +18,15 @@ def _told(job: Finished, ranks: int) -> list[dict[str, Any]]:
     return [json.loads((job.output / f"rank.{rank}" / "stdout").read_text()) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("launcher", "threads"), [("4.1", 1), ("5.0", 2)], indirect=["launcher"])
-def test_a_program_finds_what_it_would_have_imported(launcher: Launcher, threads: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_program_finds_what_it_would_have_imported(threads: int, tmp_path: Path) -> None:
     """Its threads in every library, its own random numbers; and the ranks come from one process."""
-    found = {}
-    for option, ranks in (("--share-import", 3), ("--no-share-import", 1)):
-        (tmp_path / option).mkdir()
-        line = ["run", "--threads", str(threads), option, str(PROGRAM)]
-        found[option] = _told(launcher.unilaunch(ranks, line, tmp_path / option).check(), ranks)
-    shared, own = found.values()
+    logs = {}
+    for command, ranks in (("launch -n 3", 3), ("run", 1)):
+        (tmp_path / command).mkdir()
+        line = ["-m", "unilaunch", *command.split(), "--threads", str(threads), str(PROGRAM)]
+        logs[command] = _told(alone(line, tmp_path / command).check(), ranks)
+    shared, own = logs.values()
     assert len({each["above"] for each in shared}) == 1
     for drawn in ("numpy", "torch", "python"):
         assert len({each["drawn"][drawn] for each in shared}) == 3
@@ -36,7 +36,7 @@ def test_a_program_finds_what_it_would_have_imported(launcher: Launcher, threads
 
 
 @pytest.mark.parametrize("program", ["import torch", "import sys; print(sys.platform)\nimport torch"])
-def test_only_what_a_program_imports_first_is_there_already(openmpi5: Launcher, program: str, tmp_path: Path) -> None:
+def test_only_what_a_program_imports_first_is_there_already(program: str, tmp_path: Path) -> None:
     """Behind anything else an import is the program's own: it may have set what the import reads."""
     (tmp_path / "train.py").write_text(
         f"{program}\nimport os\nfrom pathlib import Path\nPath(f'end.{{os.getpid()}}').touch()\n"
@@ -49,7 +49,7 @@ def test_only_what_a_program_imports_first_is_there_already(openmpi5: Launcher, 
         "        if name == 'torch.nn': Path(f'import.{os.getpid()}').touch()\n"
         "sys.meta_path.insert(0, Spy())\n"
     )
-    openmpi5.unilaunch(2, ["run", "train.py"], tmp_path, variables={"PYTHONPATH": str(spy)}).check()
+    alone(["-m", "unilaunch", "launch", "-n", "2", "train.py"], tmp_path, {"PYTHONPATH": str(spy)}).check()
     imported = {path.suffix for path in tmp_path.glob("import.*")}
     ended = {path.suffix for path in tmp_path.glob("end.*")}
     assert len(ended) == 2
@@ -72,6 +72,6 @@ def test_an_agent_that_is_killed_is_a_lost_agent(launcher: Launcher, tmp_path: P
     line = ["-m", "unilaunch", "launch", "-n", "3", "--mpirun", str(launcher.path), "--allow-run-as-root"]
     job = alone([*line, "--oversubscribe", "train.py"], tmp_path)
     assert job.returncode == 137
-    assert "its connection broke: its processes have exited" in job.console
+    assert "its agent, the process that supervises it, was killed" in job.console
     assert json.loads((job.output / "report.json").read_text())["first"]["cause"] == "lost agent"
     assert job.seconds < 100

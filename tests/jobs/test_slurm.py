@@ -13,7 +13,7 @@ import pytest
 
 from jobs import own_layers
 from jobs.mpirun import NUMPY, PAUSE, Finished, alone, finish
-from jobs.preemption import submit
+from jobs.preemption import ask, submit
 from jobs.slurm import lacking, slurm_cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -184,6 +184,34 @@ def test_a_job_of_an_array_that_sbatch_was_given_goes_on_by_itself(
     assert folders[0].losses == folders[1].losses
 
 
+def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """One launch on each of two nodes; each step is made once."""
+    (tmp_path / "saving.py").write_text(
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "asked = []\nsignal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
+        "kept, steps = (Path(f'{name}.' + os.environ['RANK']) for name in ('kept', 'steps'))\n"
+        "for step in range(int(kept.read_text()) if kept.exists() else 0, 100):\n"
+        "    if asked: kept.write_text(str(step)); sys.exit(75)\n"
+        "    time.sleep(0.1); steps.open('a').write(f'{step}\\n')\n"
+    )
+    job = submit(["--nodes", "2", "--ntasks-per-node", "2", "--requeue", "saving.py"], tmp_path, slurm)
+    last = tmp_path / "steps.3"
+    for restarts in range(2):
+        job.await_start(restarts)
+        before, deadline = last.stat().st_size if last.exists() else 0, time.monotonic() + 60
+        while not last.exists() or last.stat().st_size == before:
+            assert time.monotonic() < deadline, job.console
+            time.sleep(0.1)
+        if restarts:
+            ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
+        else:
+            job.preempt("urgent")
+    ended = job.await_end(200)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
+    for rank in range(4):
+        assert (tmp_path / f"steps.{rank}").read_text().split() == [str(step) for step in range(100)]
+
+
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     (folder / "job.sh").write_text(script)
     line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
@@ -198,6 +226,25 @@ def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = 
     said = (folder / "out").read_text()
     assert "ExitCode=0:0" in state, said
     return said
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_batch_file_of_a_script_starts_one_launch_on_each_node(
+    nodes: int, slurm: Mapping[str, str], tmp_path: Path
+) -> None:
+    """With all processors and devices of the node, and with restarts: here after the first failure of the last rank."""
+    (tmp_path / "work.py").write_text(
+        "import os, sys\nnames = 'RANK', 'WORLD_SIZE', 'UNILAUNCH_SECRET', 'SLURM_PROCID'\n"
+        "print(*map(os.environ.get, names))\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '2': sys.exit(5)\n"
+    )
+    shape = ["--nodes", str(nodes), "--ntasks-per-node", str(4 // nodes), "--max-restarts", "1"]
+    script = alone(["-m", "unilaunch", "launch", *shape, "--emit", "sbatch", "work.py"], tmp_path).check().stdout
+    console = _submit(script, slurm, tmp_path)
+    assert "rank 2 on" in console
+    (output,) = (tmp_path / "log_output").iterdir()
+    logs = [(output / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
+    assert logs == [[str(rank), "4", "None", "None"] for rank in range(4)]
 
 
 @pytest.mark.usefixtures("by_numpy")

@@ -11,7 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,6 +93,31 @@ def test_a_stranger_under_launch(tmp_path: Path) -> None:
     with _attacked(10, tmp_path / "log_output") as achieved:
         job = finish([sys.executable, *RUN[:2], *words, "--epochs", "400", *RUN[5:]], tmp_path, None, 120)
         assert job.check().result["world_size"] == 2
+    assert achieved["called"]
+    assert achieved["believed"] == achieved["let in"] == 0
+
+
+def test_a_stranger_between_two_nodes(tmp_path: Path) -> None:
+    """He calls node 0 before node 1 does, and knows all but the secret: he is no node, and no rank."""
+    launch = [
+        "launch",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        "29533",
+    ]
+    line = [sys.executable, *RUN[:2], *launch, "--epochs", "400", *RUN[5:]]
+    environ = {"UNILAUNCH_SECRET": os.urandom(16).hex()}
+    with _attacked(10, tmp_path / "log_output") as achieved, ThreadPoolExecutor() as nodes:
+        first = nodes.submit(finish, [*line, "--node-rank", "0"], tmp_path, environ, 120)
+        time.sleep(1.0)
+        second = nodes.submit(finish, [*line, "--node-rank", "1"], tmp_path, environ, 120)
+        assert first.result().check().result["world_size"] == 4
+        assert second.result().returncode == 0
     assert achieved["called"]
     assert achieved["believed"] == achieved["let in"] == 0
 

@@ -1,10 +1,13 @@
-"""What is typed on the terminal of `unilaunch launch` reaches rank 0."""
+"""On the terminal of `unilaunch launch`: what is typed reaches rank 0, and what rank 0 draws appears as it draws it."""
 
+import fcntl
 import os
 import pty
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,11 +40,11 @@ class _Terminal:
 
 
 @contextmanager
-def _launch(openmpi: Launcher, folder: Path, script: str) -> Iterator[_Terminal]:
+def _launch(folder: Path, script: str, *options: str) -> Iterator[_Terminal]:
     (folder / "script.py").write_text(script, encoding="utf-8")
-    options = ["--mpirun", str(openmpi.path), "--allow-run-as-root", "--oversubscribe"]
     line: Sequence[str] = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "script.py"]
     terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
     with subprocess.Popen(line, cwd=folder, stdin=end, stdout=end, stderr=end, start_new_session=True) as job:
         os.close(end)
         try:
@@ -50,6 +53,10 @@ def _launch(openmpi: Launcher, folder: Path, script: str) -> Iterator[_Terminal]
         finally:
             job.kill()  # the ranks notice
             os.close(terminal)
+
+
+def _by(launcher: Launcher) -> list[str]:
+    return ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe"]
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -62,7 +69,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
     breakpoint()
     print("the answer is", answer + 1)
 """
-    with _launch(launcher, tmp_path, script) as terminal:
+    with _launch(tmp_path, script, *_by(launcher)) as terminal:
         terminal.wait_for("(Pdb) ")
         terminal.type("p answer * 2\n")
         terminal.wait_for("82")
@@ -81,7 +88,38 @@ def test_the_end_of_the_input_is_passed_on(launcher: Launcher, tmp_path: Path) -
 import os, sys
 print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "read", len(sys.stdin.read().split()), "words")
 """
-    with _launch(launcher, tmp_path, script) as terminal:
+    with _launch(tmp_path, script, *_by(launcher)) as terminal:
         terminal.type("two words\n\x04")
         terminal.wait_for("rank 0 read 2 words")
     assert (tmp_path / "log_output/rank.1/stdout").read_text(encoding="utf-8") == "rank 1 read 0 words\n"
+
+
+def test_a_progress_bar_is_drawn_as_in_plain_python(tmp_path: Path) -> None:
+    """By rank 0, of which both streams are terminals of the same size; the files have what it wrote, byte for byte."""
+    script = """
+import os, sys, time
+from rich.progress import track
+rank = int(os.environ["RANK"])
+print("rank", rank, sys.stdout.isatty(), sys.stderr.isatty())
+if rank == 0:
+    print("sizes", *os.get_terminal_size(1), *os.get_terminal_size(2))
+    for _ in track(range(4), description="work"):
+        time.sleep(0.6)
+print("all done")
+"""
+    with _launch(tmp_path, script) as terminal:
+        terminal.wait_for("rank 0 True True\r\n")
+        terminal.wait_for("sizes 99 33 99 33\r\n")
+        for percent in ("25%", "50%", "75%", "100%"):
+            terminal.wait_for(percent)
+        terminal.wait_for("all done\r\n")
+    assert (tmp_path / "log_output/rank.0/stdout").read_bytes().startswith(b"rank 0 True True\n")
+    assert (tmp_path / "log_output/rank.1/stdout").read_text() == "rank 1 False False\nall done\n"
+
+
+@pytest.mark.parametrize("console", ["all", "labelled"])
+def test_beside_other_ranks_rank_0_has_no_terminal(console: str, tmp_path: Path) -> None:
+    """Its bar would be drawn into their lines."""
+    with _launch(tmp_path, "import sys; print(sys.stdout.isatty(), sys.stderr.isatty())", "--console", console) as job:
+        job.wait_for("False False\r\n")
+        job.wait_for("False False\r\n")

@@ -1,16 +1,13 @@
-"""The planted faults are in order: each patch still applies, and they are spread over the packages by size."""
+"""The planted faults are in order: each patch still applies."""
 
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from planted.plant import ROOT, SOURCES, Fault, copy_tree, make_python, package_of, read_faults
+from planted.plant import ROOT, SOURCES, Fault, copy_tree, make_python, read_faults
 
 FAULTS = read_faults()
-#: By how many faults a package may differ from its share.
-TOLERANCE = 1.0
 
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=[fault.path.stem for fault in FAULTS])
 
@@ -47,24 +44,6 @@ def test_the_tests_that_should_notice_it_exist(fault: Fault) -> None:
         assert Path(file).name.startswith("test_")
         text = (ROOT / file).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in text, test
-
-
-def test_there_are_41_over_all_packages_by_their_size() -> None:
-    """Each package has its share, by lines of code."""
-    sources = [path for top in ("unilaunch", "backends", "models") for path in (ROOT / top).rglob("*.py")]
-    lines: Counter[str] = Counter()
-    for path in sources:
-        lines[package_of(path.relative_to(ROOT).as_posix())] += len(path.read_bytes().splitlines())
-    faults = Counter(fault.package for fault in FAULTS)
-
-    assert len(FAULTS) == 41
-    assert set(faults) <= set(lines)
-    wrong = {
-        package: (faults[package], round(share, 1))
-        for package, number in lines.items()
-        if abs(faults[package] - (share := 41 * number / lines.total())) > TOLERANCE
-    }
-    assert not wrong
 
 
 def test_a_copy_is_what_its_processes_import(tmp_path: Path) -> None:

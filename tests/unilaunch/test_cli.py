@@ -141,7 +141,7 @@ def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("UNILAUNCH_HOSTS", "a:2,b:2")
     done = _unilaunch(line, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--nproc-per-node 2 counts the ranks of each host, and there are several: give -n" in done.stderr
+    assert "--nproc-per-node 2: there are several hosts: leave it out, and say how many ranks each host" in done.stderr
     monkeypatch.setenv("UNILAUNCH_HOSTS", "localhost:2")
     assert "--nproc-per-node" not in _unilaunch(line, tmp_path).stderr
 
@@ -155,13 +155,14 @@ def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch:
     (["--mca", "btl=self", "x", "train.py"], "--mca: must be the parameter's name and its value, as two words: --mca"),
     (["--otlp", "collector", "train.py"], "--otlp: must be an address, such as http://HOST:4318, not"),
     (["--otlp", "http://host:port", "train.py"], "--otlp: must be an address, such as http://HOST:4318"),
-    (["--dataset", f"/{'a' * 300}.py", "-n", "x"], "--nprocs: must be a whole number, not 'x'"),
-    (["--nproc_per_node", "gpu", "train.py"], "--nproc_per_node gpu: give the number, as -n 4; without -n this host"),
-], ids=["-x", "--mca", "folder", "a space", "no name", "one word", "an address", "a port", "long", "gpu"])  # fmt: skip
+    (["--dataset", f"/{'a' * 300}.py", "--seed", "x"], "--seed: must be a whole number, not 'x'"),
+    (["-n", "many", "train.py"], "-n many: expected a number of ranks, gpu, cpu or auto"),
+    (["--nproc_per_node", "gpu", "train.py"], "-n gpu: no device is visible here: give a number"),
+], ids=["-x", "--mca", "folder", "space", "no name", "one word", "address", "port", "long", "-n", "gpu"])  # fmt: skip
 def test_a_value_that_is_missing_or_wrong_starts_nothing(words: list[str], error: str, tmp_path: Path) -> None:
     """An option that took the script for its value left the built-in GCN, which trained."""
     (tmp_path / "train.py").touch()
-    done = _unilaunch(["launch", "--allow-run-as-root", "-n", "1", *words], tmp_path)
+    done = _unilaunch(["launch", *words], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"unilaunch: {error}")
 

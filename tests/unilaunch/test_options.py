@@ -95,10 +95,10 @@ def test_a_spec_from_a_file_takes_the_options_of_the_model_as_config_does(tmp_pa
     spec = LaunchSpec.from_file(file)
     for target in ("module:function", "script.py", "-m module"):
         (other := tmp_path / "other.toml").write_text(f'target = "{target}"\nnproc = 2\n')
-        with pytest.raises(SpecError, match=r"other.toml: nproc: no such option; did you mean nprocs\?"):
+        with pytest.raises(SpecError, match=r"other.toml: nproc: no such option; did you mean nproc_per_node\?"):
             LaunchSpec.from_file(other)
     for refused in (lambda: start(spec), lambda: read_task(LaunchSpec, {"config": str(file)}, {})):
-        with pytest.raises(SpecError, match=r"nproc: no such option; did you mean nprocs\?"):
+        with pytest.raises(SpecError, match=r"nproc: no such option; did you mean nproc_per_node\?"):
             refused()
 
 

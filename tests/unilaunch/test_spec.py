@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from unilaunch.errors import SpecError
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import read_task
+from unilaunch.service_variables import describe_services
 from unilaunch.spec import RunSpec, read_variables, validate
 from unilaunch.spec_file import read_file
 
@@ -56,10 +57,50 @@ def test_variables_set_fields() -> None:
     assert read_variables(environ, ["seed"], lambda: [["seed"], ["data_dir"]]) == {"seed": "3", "data_dir": "/data"}
 
 
+def test_a_variable_names_the_file_of_options(tmp_path: Path) -> None:
+    """The file of another command too: what only `launch` can do is left out of `run`."""
+    (tmp_path / "run.yaml").write_text("nprocs: 2\nseed: 7\n")
+    environ = {"UNILAUNCH_CONFIG": str(tmp_path / "run.yaml")}
+    assert read_task(RunSpec, {"target": "gcn"}, environ).spec.seed == 7
+    assert read_task(LaunchSpec, {"target": "gcn"}, environ).spec.nprocs == 2
+    with pytest.raises(SpecError, match=r"missing\.yaml: cannot be read"):
+        read_task(RunSpec, {"target": "gcn"}, {"UNILAUNCH_CONFIG": "missing.yaml"})
+
+
+def test_an_error_names_the_variable_of_a_model_that_was_set(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^DATA_PATH: "):
+        read_task(RunSpec, {"target": "mnist"}, {"DATA_PATH": "a\0b"})
+
+
 def test_unknown_variable_is_a_slip() -> None:
     """It is named, with the nearest field."""
     with pytest.raises(SpecError, match="UNILAUNCH_SEEDS names no option; did you mean seed"):
         read_variables({"UNILAUNCH_SEEDS": "3"}, (), lambda: [["seed", "data_dir"]])
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("UNILAUNCH_METRICS_PORT", "tcp://10.0.0.1:9464"), ("UNILAUNCH_PORT", "tcp://10.0.0.1:80"),
+    ("UNILAUNCH_SERVICE_HOST", "10.0.0.1"), ("UNILAUNCH_SERVICE_PORT", "80"), ("UNILAUNCH_SERVICE_PORT_METRICS", "80"),
+    ("UNILAUNCH_PORT_80_TCP", "tcp://10.0.0.1:80"), ("UNILAUNCH_PORT_80_TCP_ADDR", "10.0.0.1"),
+    ("UNILAUNCH_GCN_PORT", "udp://[fd00::1]:53"),
+])  # fmt: skip
+def test_a_variable_of_a_service_sets_nothing(name: str, value: str) -> None:
+    """Kubernetes makes it in every pod."""
+    environ = {name: value, "UNILAUNCH_MASTER_PORT": "29500"}
+    assert read_variables(environ, ["master_port"], lambda: [["metrics_port"]]) == {"master_port": "29500"}
+    assert name in describe_services(environ)
+
+
+def test_an_exported_port_of_metrics_is_an_option() -> None:
+    environ = {"UNILAUNCH_METRICS_PORT": "9464"}
+    assert read_variables(environ, ["metrics_port"], list) == {"metrics_port": "9464"}
+    assert describe_services(environ) == ""
+
+
+def test_the_port_of_a_service_is_no_address_of_rank_0() -> None:
+    """That of a Service named master."""
+    assert read_task(RunSpec, {"target": "-m tool"}, {"MASTER_PORT": "tcp://10.0.0.1:80"}).spec.master_port is None
+    assert read_task(RunSpec, {"target": "-m tool"}, {"MASTER_PORT": "29500"}).spec.master_port == 29500
 
 
 def test_own_variables_load_no_other_command() -> None:
@@ -85,6 +126,13 @@ def test_every_fault_is_in_the_one_line() -> None:
     assert "--threads: must be a whole number" in text
     assert "'DEBUG', 'INFO', 'WARNING' or 'ERROR', not 'LOUD'" in text
     assert "--colour: no such option" in text
+
+
+def test_a_field_that_is_gone_is_ignored_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A spec.json of an earlier version can still be started."""
+    (file := tmp_path / "spec.json").write_text('{"seed": 3, "share_import": false, "output_filename": "logs"}')
+    assert read_file(file) == {"seed": 3}
+    assert "share_import is ignored" in capsys.readouterr().err
 
 
 def test_spec_is_frozen() -> None:

@@ -1,4 +1,4 @@
-"""The processes above the ranks of a host: the shims, and the agent that supervises the ranks.
+"""The processes above the ranks of a host: the agent that supervises the ranks, and its guard.
 
-Begin with `agent.py`. `host.py` starts the agent of a host. `rank_process.py` holds the agent's state of one rank.
+Begin with `agent.py`. `direct.py` starts the agent of a direct start, `alone.py` that of a launcher's child.
 """

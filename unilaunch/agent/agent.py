@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
@@ -19,7 +19,6 @@ from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Output
 from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
-from unilaunch.agent.shim import Shim
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.supervised import Streams, Supervised, order_rank
 from unilaunch.monitor import messages
@@ -32,8 +31,10 @@ if TYPE_CHECKING:
     from unilaunch.agent.own_monitor import OwnMonitor
 
 _TICK = 0.2
+_OTHERS = 3.0  # seconds that the agent waits, after the order to end the ranks, for those of other agents
 _ORDER = 15.0  # seconds that the agent waits for the monitor's order to end the job, if no host is lost
 _DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher also notices that the other hosts do not answer
+_GUARDS_OWN = 1.0  # seconds in which the guard of the agent that was killed exits with its code: the first code counts
 
 
 class Agent:
@@ -41,16 +42,17 @@ class Agent:
 
     Args:
         environ: The environment of the launcher's child.
-        launcher: The launcher's process number, if this process is the launcher's child; 0 if that child is a shim.
+        parent: The process number of its guard; the ranks end when the guard has exited.
     """
 
-    def __init__(self, environ: Mapping[str, str], launcher: int) -> None:
-        self.launcher, self.attempt = launcher, attempt_of(environ)
+    def __init__(self, environ: Mapping[str, str], parent: int) -> None:
+        self.parent, self.attempt = parent, attempt_of(environ)
         self.loop = Loop()
         self.ranks: list[Supervised] = []
         self.connection: Connection | None = None
         self.monitor: OwnMonitor | None = None  # set if the monitor runs in this agent, without `launch`
         self.exit_code: int | None = None  # the job's exit code, once the monitor has ordered the end
+        self.leave_at = 0.0  # until when the agent waits for the ranks of other agents to end, after that order
         self.stop: messages.Stop | None = None
         self.standing_orders: list[messages.Message] = []
         self.streams = Streams(self.loop)
@@ -59,36 +61,17 @@ class Agent:
             self._connect(environ[MONITOR])
         adopt_orphans()
 
-    def begin_again(self, attempt: int) -> None:
-        """Reset the state for the next attempt to start the job; the connection to the monitor stays open."""
-        self.attempt = attempt
-        self.rest()
-        self.ranks.clear()
-        self.streams.clear()
-        self.standing_orders.clear()
-        self.exit_code = self.stop = None
-        self.linger_until = 0.0
-
-    def rest(self) -> None:
-        """Keep nothing of an attempt that is over: the next one may be another agent's, which claims the folder."""
-        self.leave_behind()
-        for one in self.ranks:
-            one.rank.let_go()
-
     # The ranks
 
-    def add(self, pid: int, channel: Channel, shim: Shim | None, hidden: HiddenOutput, *, own_group: bool) -> None:
+    def add(self, pid: int, channel: Channel, hidden: HiddenOutput, *, own_group: bool, paced: bool = True) -> None:
         """Supervise a rank that has just been forked."""
         channel.be_agent()
-        output = Output((channel.stdout, channel.stderr), shim.consoles if shim else (1, 2), hidden)
+        output = Output((channel.stdout, channel.stderr), (1, 2), hidden, paced=paced)
         rank = RankProcess(pid, channel, output, own_group=own_group, tell=self._pass_on)
-        one = Supervised(rank, shim)
-        self.ranks.append(one)
+        self.ranks.append(Supervised(rank))
         self.loop.watch(channel.control, rank.hear)
         self.loop.watch(channel.stacks, rank.stacks.hear)
         self.streams.add(rank)
-        if shim:
-            self.loop.watch(shim.connection, lambda: self._hear_shim(one))
         for order in self.standing_orders:  # orders from before this rank was forked
             order_rank(rank, order, self.loop)
 
@@ -101,30 +84,20 @@ class Agent:
             self.monitor.inbox.forget()
         for one in self.ranks:
             one.rank.let_go()
-            if not one.closed:
+            if one.closed:
+                one.rank.output.close()
+            else:
                 one.rank.close()
-            if one.shim and not one.closed:
-                one.shim.close()
-
-    def _hear_shim(self, one: Supervised) -> bool:
-        """Pass on the signals that the shim received; if the shim has exited, its launcher has exited or killed it."""
-        numbers = one.shim.hear() if one.shim else b""
-        for number in numbers:
-            one.rank.pass_on(number)
-        if not numbers and not one.dismissed:
-            one.lose_launcher()
-        return bool(numbers)
 
     # The loop
 
-    @property
-    def is_over(self) -> bool:
-        """Whether every rank has ended, and its shim has exited or may exit."""
-        return all(self._is_over(one) for one in self.ranks)
-
-    def _is_over(self, one: Supervised) -> bool:
-        ended = one.rank.state is State.ENDED
-        return ended and (one.dismissed or (one.shim is None and self._may_go(one)))
+    def run(self) -> int:
+        """Supervise the ranks until all have ended; return the exit code of the job on this host."""
+        while not all(one.rank.state is State.ENDED and self._may_go(one) for one in self.ranks):
+            self.turn()
+        self._leave()
+        self.forget()
+        return self.exit_code if self.exit_code is not None else max(one.rank.exit_code for one in self.ranks)
 
     def turn(self) -> None:
         """Wait for the next event, handle it, and do the work whose time has come."""
@@ -133,8 +106,8 @@ class Agent:
         self.streams.resume()  # first: of a rank that has exited, the rest is read before its output ends
         self.loop.turn(min(_TICK, soon, max(0.0, due)))
         self._reap()
-        if self.launcher and os.getppid() != self.launcher:
-            self.launcher = 0
+        if self.parent and os.getppid() != self.parent:
+            self.parent = 0
             for one in self.ranks:
                 one.lose_launcher()
         self._tend_ranks()
@@ -149,23 +122,17 @@ class Agent:
             if one.closed:
                 continue
             one.rank.tick(now)
-            if one.shim and one.rank.state is State.ENDED and (one.dismissed or self._may_go(one)):
-                self._dismiss(one, one.shim)
+            if one.rank.state is State.ENDED and len(self.ranks) > 1:
+                self._close(one)
 
-    def _dismiss(self, one: Supervised, shim: Shim) -> None:
-        """Let the shim of a rank exit, and close the files of the rank and of the shim."""
-        if (self.code_of(one) or self.stop) and one.rank.own_group:  # the rank has failed: end what it started
+    def _close(self, one: Supervised) -> None:
+        """End what a failed rank has started, and close the files of a rank that has ended; its console stays."""
+        if one.rank.exit_code and one.rank.own_group:
             kill_children(one.rank.pid)
-        if not one.dismissed:
-            self._say_last(one)
-            one.dismissed = True
-            shim.dismiss(self.code_of(one))
         one.closed = True
         streams = [stream.source for stream in one.rank.output.streams]
-        sources: list[Any] = [one.rank.channel.control, one.rank.channel.stacks, shim.connection, *streams]
-        self.loop.forget(sources)
-        one.rank.close()
-        shim.close()
+        self.loop.forget([one.rank.channel.control, one.rank.channel.stacks, *streams])
+        one.rank.channel.close()
 
     def _reap(self) -> None:
         """Reap the processes that have exited: ranks, and processes that ranks started."""
@@ -181,27 +148,29 @@ class Agent:
                         one.waits_until = time.monotonic() + _ORDER + patience
 
     def _may_go(self, one: Supervised) -> bool:
-        """Return whether the shim may exit: the launcher may end the other ranks as soon as it does."""
+        """Return whether the agent need not wait longer: the launcher may end the other ranks as soon as it exits."""
         now = time.monotonic()
         if self.monitor and self.monitor.rank is one.rank:
             judged = self.monitor.monitor
-            return judged.ending or (judged.finished and not judged.failures())
-        if now < self.linger_until and not one.dismissed:
+            if judged.ending:
+                return judged.finished or judged.hurried or now > self.leave_at
+            return judged.finished and not judged.failures()
+        if now < self.linger_until and not one.abandoned:
             return False
-        if self.exit_code is not None or one.rank.ended_by:
-            return True
+        if self.exit_code is not None:  # the launcher kills the ranks of other agents when this one exits
+            return now > self.leave_at or not self.is_connected
+        return bool(one.rank.ended_by) or one.abandoned or not self._waits_for_an_order(one, now)
+
+    def _waits_for_an_order(self, one: Supervised, now: float) -> bool:
+        """Return whether the monitor is still to say how the job ends."""
         connection = self.connection if self.connection and self.connection.open else None
         if self.stop:
-            return now > one.rank.grace_until + FAREWELL or not connection
+            return now <= one.rank.grace_until + FAREWELL and connection is not None
         if self.is_connected and connection and connection.outgoing:  # a large value: the launcher must wait for it
-            return False
-        waits = one.rank.failure and connection and one.rank.number != NO_RANK  # else the monitor has not heard of it
+            return True
+        unheard = one.rank.failure is None or one.rank.number == NO_RANK  # then the monitor decides nothing about it
         aborts = one.rank.placed is None or one.rank.placed.abort
-        return not waits or (aborts and now > one.waits_until)
-
-    def code_of(self, one: Supervised) -> int:
-        """Return the exit code of a rank's shim."""
-        return one.rank.exit_code if self.exit_code is None else self.exit_code
+        return connection is not None and not unheard and not (aborts and now > one.waits_until)
 
     # The control connection
 
@@ -240,20 +209,25 @@ class Agent:
                 self.standing_orders.append(order)
             case messages.Leave(code) | messages.End(code):
                 self.exit_code = code
+                self.leave_at = time.monotonic() + _OTHERS * isinstance(order, messages.End)
                 self.standing_orders.append(order)
+            case messages.Await(seconds):
+                self.leave_at = time.monotonic() + seconds + _OTHERS
             case _:
                 pass
         for one in self.ranks:
             order_rank(one.rank, order, self.loop)
 
     def _lose_monitor(self, reason: str) -> None:
-        """End the ranks. If the other hosts do not answer, stay until the launcher's daemon has noticed that too.
+        """End the ranks, and stay for a while: the launcher ends the job with the exit code of the first to exit.
 
-        The daemon would report the end of this process to the other hosts. While it waits for their answer, it does not
-        check whether they are reachable.
+        If the other hosts do not answer, the launcher's daemon must notice that too: it would report the end of this
+        process to the other hosts. While it waits for their answer, it does not check whether they are reachable.
         """
         if self.connection and self.connection.host_lost:
             self.linger_until = time.monotonic() + _DAEMONS_OWN
+        elif self.exit_code is None:
+            self.linger_until = time.monotonic() + _GUARDS_OWN
         for one in self.ranks:
             if self.exit_code is None and one.rank.is_running:
                 words = f"unilaunch ended it: its control connection to the monitor broke: {reason}"
@@ -266,28 +240,24 @@ class Agent:
 
     # The end
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Send the last messages, and end the processes that the ranks started."""
-        self.leave_behind()
+        if self.stop or self.exit_code or any(one.rank.exit_code for one in self.ranks):
+            kill_children()
         until = time.monotonic() + FAREWELL
         while self.connection and self.connection.open and self.connection.outgoing and time.monotonic() < until:
             self.turn()
         if self.monitor:
             self.monitor.conclude()
         for one in self.ranks:
-            if not one.dismissed:
+            if not one.abandoned:
                 self._say_last(one)
 
-    def leave_behind(self) -> None:
-        """End the processes that the ranks started, if the job has failed."""
-        if self.stop or any(self.code_of(one) for one in self.ranks):
-            kill_children()
-
     def _say_last(self, one: Supervised) -> None:
-        """Show how a rank failed, if no monitor received the failure and the rank did not show it."""
+        """Show how a rank failed, if no monitor has judged or received the failure and the rank did not show it."""
         from unilaunch.monitor.verdict import judge, show
 
-        heard = self.monitor or (self.is_connected and one.rank.number != NO_RANK)
+        heard = self.monitor or self.exit_code is not None or (self.is_connected and one.rank.number != NO_RANK)
         if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
             one.rank.output.streams[1].say(show(judge([one.rank.failure]), unseen=False))
         if one.rank.number == 0:

@@ -1,14 +1,16 @@
 """The connections between a rank and its agent: pipes for output and stacks, the status channel and the status page."""
 
 import faulthandler
-import fcntl
 import os
 import signal
 import socket
 import sys
+import termios
 from contextlib import suppress
 
 from unilaunch.agent.processes import die_with
+from unilaunch.errors import LauncherError
+from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.rank.status import STOP, Status
 from unilaunch.rank.status_page import StatusPage
 
@@ -17,13 +19,17 @@ STACKS = signal.SIGRTMAX - 1
 
 
 class Channel:
-    """The pipes and sockets between agent and rank, made before the fork. Each process then closes the other's ends."""
+    """The pipes and sockets between agent and rank, made before the fork. Each process then closes the other's ends.
 
-    def __init__(self) -> None:
+    Args:
+        windows: Of the terminals that the rank's standard output and error are to be; None for a pipe.
+    """
+
+    def __init__(self, windows: Windows = NO_WINDOWS) -> None:
         self.agent = os.getpid()
         self.page = StatusPage()
         self.control, self._ranks_control = socket.socketpair()
-        pipes = [os.pipe() for _ in range(3)]
+        pipes = [*(_terminal(*window) if window else os.pipe() for window in windows), os.pipe()]
         self.stdout, self.stderr, self.stacks = (reading for reading, _ in pipes)
         self._ranks_ends = [writing for _, writing in pipes]
 
@@ -38,15 +44,6 @@ class Channel:
         self.control.close()
         for descriptor in (self.stdout, self.stderr, self.stacks):
             os.close(descriptor)
-
-    def move_ranks_ends(self, above: int) -> None:
-        """Move the rank's ends to descriptors from *above* on: the launcher's files need the lower numbers."""
-        moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, above) for end in self._ranks_ends]
-        control = fcntl.fcntl(self._ranks_control.fileno(), fcntl.F_DUPFD_CLOEXEC, above)
-        self._ranks_control.close()
-        for end in self._ranks_ends:
-            os.close(end)
-        self._ranks_control, self._ranks_ends = socket.socket(fileno=control), moved
 
     def be_rank(self, *, own_group: bool) -> Status:
         """Connect this process, the rank, once the agent's ends are closed.
@@ -77,3 +74,32 @@ class Channel:
         """Tell a rank of a stopped job, which waits for the other ranks, that they have ended."""
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
+
+
+def _terminal(rows: int, columns: int) -> tuple[int, int]:
+    """Return the two ends of a new terminal: the one to read from, and the rank's. It changes nothing of the output."""
+    reading, writing = os.openpty()
+    state = termios.tcgetattr(writing)
+    state[1] &= ~termios.OPOST  # the end of a line stays one byte in the rank's files
+    termios.tcsetattr(writing, termios.TCSANOW, state)
+    termios.tcsetwinsize(writing, (rows, columns))
+    return reading, writing
+
+
+def fork_rank(windows: Windows = NO_WINDOWS) -> tuple[int, Channel]:
+    """Fork the process of a rank; return its process number, 0 in the rank, and the connections between the two.
+
+    Args:
+        windows: See `Channel`.
+
+    Raises:
+        LauncherError: The system allows no further process, or no further open file.
+    """
+    try:
+        channel = Channel(windows)
+        return os.fork(), channel
+    except OSError as error:
+        raise LauncherError(
+            f"the process of a rank cannot be started: {error.strerror}: ulimit -u (processes), ulimit -n (open files) "
+            "or the memory of this cgroup allows no more"
+        ) from None

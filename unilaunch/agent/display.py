@@ -2,7 +2,9 @@
 
 import fcntl
 import os
+import re
 import select
+import socket
 import stat
 import struct
 import termios
@@ -11,6 +13,7 @@ from contextlib import suppress
 
 from unilaunch.monitor.messages import Shown
 
+_LINE_ENDS = re.compile(rb"(\n|\r(?!\n))")
 _BUSY = 1 << 16  # waiting bytes from which on the launcher is checked several times in a row
 #: Bytes that a launcher reads at once (Open MPI 4 and 5); from a pipe it reads one more.
 _READ_AT_ONCE = 4095
@@ -31,12 +34,14 @@ class Display:
     Args:
         descriptor: The console's open file: the launcher's pipe or terminal, or a file. Only writing to a file may
             block. The caller closes it, and may do so at once.
+        paced: Whether a launcher reads the console, and shows other ranks' output between what it reads.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, paced: bool = True) -> None:
+        self.paced = paced
         mode = os.fstat(descriptor).st_mode
         self.is_pipe, self.is_terminal = stat.S_ISFIFO(mode), os.isatty(descriptor)
-        self.own = -1
+        self.own, self.socket = -1, None
         if self.is_pipe or self.is_terminal:
             # Open it again: non-blocking mode set on the shared open file would also hold for the user's shell.
             with suppress(OSError):
@@ -44,8 +49,12 @@ class Display:
                 self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
         if self.own < 0:
             self.own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
+        if stat.S_ISSOCK(mode):
+            self.socket = socket.socket(fileno=self.own)
         self.wrote_at = 0.0
         self.shown = Shown.LINES
+        self.label = b""
+        self.begins_line = True  # the next piece begins a line
         self.waiting = bytearray()
         self.since = 0.0  # when the last piece arrived
         self.again = _SOONEST
@@ -55,10 +64,20 @@ class Display:
     def add(self, data: bytes) -> None:
         """Add the next piece of the stream, and show what can be shown now; b"" marks the end of the stream."""
         if self.shown is not Shown.NOTHING:
-            self.waiting += data
+            self.waiting += self._labelled(data) if self.label else data
             self.since = time.monotonic()
         self.ended = not data
         self.show()
+
+    def _labelled(self, data: bytes) -> bytes:
+        """Return a piece of the stream with the label before each line that begins in it."""
+        pieces = _LINE_ENDS.split(data)  # a line, its end, a line, its end, ..., what is left
+        for at in range(0, len(pieces), 2):
+            last = at == len(pieces) - 1
+            if self.begins_line and (pieces[at] or not last):
+                pieces[at] = self.label + pieces[at]
+            self.begins_line = not last or (self.begins_line and not pieces[at])
+        return b"".join(pieces)
 
     @property
     def is_full(self) -> bool:
@@ -69,7 +88,7 @@ class Display:
         """Show what can be shown now."""
         try:
             while piece := self._next():
-                if self.shown is Shown.LINES and not self._is_read():
+                if self.paced and self.shown is not Shown.ALL and not self._is_read():
                     self.again = min(2 * self.again, _LATEST)
                     return
                 written = self._write(piece)
@@ -124,6 +143,8 @@ class Display:
     def _write(self, piece: bytes) -> int:
         """Write as many bytes as there is room for, and return their number."""
         self.wrote_at = time.monotonic()
+        if self.socket:
+            return self.socket.send(piece, socket.MSG_DONTWAIT)
         return os.write(self.own, piece)
 
     def say(self, text: str) -> None:
@@ -143,4 +164,7 @@ class Display:
 
     def close(self) -> None:
         """Close the file that this object opened."""
-        os.close(self.own)
+        if self.socket:
+            self.socket.close()
+        else:
+            os.close(self.own)

@@ -22,18 +22,21 @@ class Stream:
     """One of a rank's two streams: kept in a file, and shown on the launcher's consoles.
 
     Args:
-        source: The reading end of the rank's pipe.
+        source: The reading end of the rank's pipe or terminal.
         consoles: Open files on which it is shown; -1 for none.
+        paced: See `Display`.
     """
 
-    def __init__(self, source: int, *consoles: int) -> None:
+    def __init__(self, source: int, *consoles: int, paced: bool = True) -> None:
         self.source = source
-        self.displays = [Display(console) for console in consoles if console >= 0]
+        self.displays = [Display(console, paced=paced) for console in consoles if console >= 0]
         self.file = KeptFile()
 
     def move(self) -> bool:
         """Read a piece of output, write it to the file and show it; False at the end of the stream."""
-        data = os.read(self.source, _PIECE)
+        data = b""
+        with suppress(OSError):  # the end of a terminal is an error
+            data = os.read(self.source, _PIECE)
         self.add(data)
         return bool(data)
 
@@ -79,6 +82,7 @@ class Output:
         sources: The reading ends of the rank's pipes.
         consoles: Open files on which they are shown.
         hidden: The output that the launcher does not show; this object closes its console.
+        paced: See `Display`.
 
     Attributes:
         streams: Standard output and standard error.
@@ -87,8 +91,10 @@ class Output:
         last_words: The text on the rank's failure that is in the log, but on no console.
     """
 
-    def __init__(self, sources: Sequence[int], consoles: Sequence[int], hidden: HiddenOutput) -> None:
-        self.streams = [Stream(*ends) for ends in zip(sources, consoles, hidden.console, strict=True)]
+    def __init__(
+        self, sources: Sequence[int], consoles: Sequence[int], hidden: HiddenOutput, *, paced: bool = True
+    ) -> None:
+        self.streams = [Stream(*ends, paced=paced) for ends in zip(sources, consoles, hidden.console, strict=True)]
         self.hidden_files = hidden.files
         for descriptor in hidden.console:
             if descriptor >= 0:
@@ -106,9 +112,15 @@ class Output:
             stream.file.open(folder / name)
         self.clock = _Clock(folder / "times", self.streams)
 
-    def show(self, shown: Shown) -> None:
-        """Choose how the consoles show the output from now on; a closed console is not changed."""
+    def show(self, shown: Shown, label: str = "") -> None:
+        """Choose how the consoles show the output from now on; a closed console is not changed.
+
+        Args:
+            shown: How the output is shown.
+            label: The text before each line.
+        """
         for display in self._displays:
+            display.label = label.encode()
             if display.shown is not Shown.NOTHING:
                 display.shown = shown
 

@@ -35,7 +35,7 @@ class OwnMonitor:
             how.several,
             how.stall_timeout,
             how.abort,
-            _LOST_PATIENCE,
+            lost_patience=_LOST_PATIENCE,
             announce=self._give_verdict,
         )
         self.how = how

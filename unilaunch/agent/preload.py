@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
-from unilaunch.launchers import detect
 from unilaunch.rank.framework_env import THREADS
 from unilaunch.rank.interpreter import uncollected
 from unilaunch.target import Target
@@ -22,31 +21,29 @@ if TYPE_CHECKING:
 
 #: Modules that an agent and its ranks always import.
 _OURS = ("unilaunch.agent.agent", "unilaunch.rank.run")
+#: Variables that make an import depend on the process: on its CPUs, or on the rank that a log file is named after.
+_OF_A_PROCESS = (
+    "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "GLOG_log_dir",
+)  # fmt: skip
 #: Packages that the frameworks import too.
 _HARMLESS = {*sys.stdlib_module_names, "numpy"}
 
 
-def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Import unilaunch and, on CPU, the framework, for all ranks; return None if each rank must import by itself.
+def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]:
+    """Import unilaunch and, on CPU, the framework, for all ranks; return the variables that the import has set.
 
-    Otherwise return the environment variables that the import has set.
-
-    With a device, every rank imports the framework by itself: the state of a driver's library may not survive a fork.
+    Every rank imports the framework by itself where a device is visible, since the state of a driver's library may not
+    survive a fork, and where a variable makes the import depend on the process.
 
     Args:
         task: The task of the ranks.
         environ: The process's environment.
-
-    Raises:
-        UnilaunchError: The task does not fit the number of ranks.
     """
-    if not task.spec.share_import:
-        return None
-    task.check(detect(environ).size)  # raise before a framework is imported
     for module in _OURS:
         importlib.import_module(module)
     backend = _first_backend(task)
-    if not backend or (task.spec.device != "cpu" and any(visible_devices(environ).values())):
+    devices = task.spec.device != "cpu" and any(visible_devices(environ).values())
+    if not backend or devices or any(name.startswith(_OF_A_PROCESS) for name in environ):
         return {}
     # One thread: a thread pool does not survive a fork. After the fork each rank sets its own number of threads.
     wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}

@@ -29,13 +29,20 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def wake_at_end_of(parent: int) -> None:
+    """Let the kernel send this process SIGCHLD, which wakes its event loop, when its parent exits."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCHLD)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGCHLD)
+
+
 def adopt_orphans() -> None:
     """Become the parent of the orphans of this process's children, so that this process can end them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes  # a shim does not need it
+    import ctypes
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -73,6 +80,13 @@ def catches(process: int, number: int) -> bool:
     return False
 
 
+def processor_wait(process: int) -> float:
+    """Return the seconds for which a process's main thread has waited for a processor; 0.0 if that is unknown."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    return 0.0
+
+
 def children(process: int | None = None) -> list[int]:
     """Return a process's children (None: of this process); empty where the kernel does not list them."""
     found = []
@@ -93,7 +107,7 @@ def kill_children(group: int | None = None) -> None:
         if not living:
             return
         for child in living:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):  # it has ended, or belongs to another user (setuid)
                 os.kill(child, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(child, os.WNOHANG)

@@ -15,7 +15,7 @@ from unilaunch.monitor.messages import Progress
 from unilaunch.output.files import append
 from unilaunch.rank.status_page import StatusPage
 
-_TELL = 0.5  # least seconds between two messages on progress
+_TELL = 0.5  # least seconds between two messages on progress in one phase
 _TELL_PACE = 1.0  # the same, if only the pace has changed
 _TELL_MEMORY = 10.0  # the same, if neither has changed: the memory is sent
 _LOOK = 0.1  # seconds between two readings of the status page
@@ -30,16 +30,18 @@ class ProgressTeller:
     Args:
         pid: The rank's process number.
         page: The status page.
-        output: The rank's output: a rank that writes makes progress.
+        output: The rank's output: a rank that writes makes progress, unless it waits for other ranks.
         tell: Called with each message to send.
     """
 
     def __init__(self, pid: int, page: StatusPage, output: Output, tell: Callable[[Progress], None]) -> None:
         self.pid, self.page, self.output, self.tell = pid, page, output, tell
         self.looked_at = self.seen_at = self.told_at = 0.0
+        self.written = 0  # bytes that the rank had written when it last was in no wait for others
         self.seen: object = None  # the newest state
         self.told: object = None  # the newest progress that was sent
         self.told_pace: object = None
+        self.told_phase: object = None
 
     @property
     def doing(self) -> dict[str, JsonValue]:
@@ -51,17 +53,21 @@ class ProgressTeller:
         if now - self.looked_at < _LOOK and not last:
             return
         self.looked_at = now
-        current, pace = (self.page.read()[0], self.output.arrived), self.page.read_pace()
+        (count, facts), pace, waits = self.page.read(), self.page.read_pace(), self.page.is_waiting
+        if not waits:
+            self.written = self.output.arrived
+        current, phase = (count, self.written, waits), facts.get("phase")
         if (current, pace.steps) != self.seen:
             self.seen_at, self.seen = now, (current, pace.steps)
-        pause = _TELL if current != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
+        changed = 0.0 if phase != self.told_phase else _TELL  # if this agent is killed, the newest phase is known
+        pause = changed if current != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
         is_new = (current, pace) != (self.told, self.told_pace)
         if now - self.told_at >= pause or (last and is_new):
-            self.told_at, self.told, self.told_pace = now, current, pace
+            self.told_at, self.told, self.told_pace, self.told_phase = now, current, pace, phase
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)
-            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, memory))
+            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, memory, waits))
 
 
 class Usage:

@@ -1,6 +1,7 @@
 """One rank, as its agent supervises it: the process, its messages, and how it ends."""
 
 import os
+import select
 import signal
 import socket
 import time
@@ -13,6 +14,7 @@ from resource import struct_rusage
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output
+from unilaunch.agent.processes import processor_wait
 from unilaunch.agent.progress import ProgressTeller, Usage
 from unilaunch.agent.stack_reader import NEVER, StackReader
 from unilaunch.cgroups import oom_kills
@@ -30,6 +32,10 @@ _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end
 _ECHO = 0.2  # seconds in which a signal of the same number counts as the same one
+_MISSED = 0.05  # least seconds of waiting for a processor that are given back
+#: Most seconds from a signal that asks for the end to the end. Schedulers send SIGKILL sooner; a program that runs on
+#: has handled the signal.
+_FOLLOWED = 300.0
 _LINES = 20
 
 
@@ -87,13 +93,15 @@ class RankProcess:
         self.failure: Failure | None = None
         self.done: messages.Done | None = None
         self.ended_by: Failure | None = None  # the agent's reason for ending it
-        self.from_outside = False  # True after a signal from outside that asks for the end
         self.passed_on: dict[int, float] = {}  # when each signal from outside came
         self.stop: messages.Stop | None = None  # the user's stop, with time to end
         self.ordered = False  # the monitor has ordered the end of the job
         self.abandoned = False  # its launcher has exited: its output is not shown
         self.overdue = False  # it did not end in the time of --grace
+        self.saving = False  # its program uses the time that it has to end
+        self.saves_until = 0.0  # how long it may, if it does
         self.kill_at = self.grace_until = self.drained_at = NEVER  # when each is due, in seconds of time.monotonic
+        self.starved = 0.0  # seconds for which it had waited for a processor when `kill_at` was set
 
     # Messages of the rank
 
@@ -109,6 +117,13 @@ class RankProcess:
             with suppress(BadMessageError, IndexError):  # the program has written to unilaunch's socket
                 self._understand(messages.decode(line)[1], descriptors)
         return bool(data)
+
+    def hear_place(self) -> None:
+        """Read the messages that the rank has sent before its output: they say how the output is shown."""
+        waiting = select.poll()
+        waiting.register(self.channel.control, select.POLLIN)
+        while self.placed is None and self.is_running and waiting.poll(0) and self.hear():
+            pass
 
     def _understand(self, message: messages.Message, descriptors: list[int]) -> None:
         match message:
@@ -127,6 +142,9 @@ class RankProcess:
                 return
             case messages.Done():
                 self.done = message
+            case messages.Saving():
+                self.saving = True
+                self._give_time_to_save()
             case _:
                 pass
         self.tell(self, message)  # type: ignore[arg-type]  # a rank sends no other messages
@@ -136,24 +154,26 @@ class RankProcess:
         if self.state is State.STARTING:
             self.state = State.RUNNING
         self.output.open(Path(placed.folder))
-        self.output.show(placed.shown)
+        number = self.named.rank if self.named else 0
+        self.output.show(placed.shown, f"[{number}] " if placed.shown is messages.Shown.LABELLED else "")
         self.usage.open(Path(placed.folder))
 
     def _take_failure(self, failure: Failure) -> None:
         self.known = failure
         if not self.stop and (self.placed is None or self.placed.abort):
-            self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
+            self._kill_after_farewell()
         saved = self.passed_on and failure.exit_code == REQUEUE
         if not saved and not (self.stop and failure.cause in _ENDS_OF_A_STOP):
             self._record(failure)
 
     # Orders
 
-    def end(self, why: Failure | None = None) -> None:
+    def end(self, why: Failure | None = None, grace: float = 0.0) -> None:
         """End the rank: SIGTERM, then SIGKILL if it still runs; SIGKILL at once if it has no handlers.
 
-        *why* is the reason, if the agent itself decides that.
+        *why* is the reason, if the agent itself decides that. A rank that is saving has *grace* seconds.
         """
+        self.saves_until = time.monotonic() + grace
         if self.is_running:
             self.state = State.ENDING
         self.ended_by = self.ended_by or why
@@ -163,7 +183,28 @@ class RankProcess:
         if not self.known:  # after its own report it runs its exit functions
             self.signal(signal.SIGTERM)
             self.signal(signal.SIGCONT)
+        self._kill_after_farewell()
+        self._give_time_to_save()
+
+    def _give_time_to_save(self) -> None:
+        if self.saving and self.saves_until > self.kill_at:
+            self.kill_at = self.saves_until
+
+    def _kill_after_farewell(self) -> None:
         self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
+        self.starved = processor_wait(self.pid)
+
+    def _is_starved(self, now: float) -> bool:
+        """Give a rank that should have ended the time for which it has waited for a processor; return whether it has.
+
+        On a machine with more processes than processors it still writes its files.
+        """
+        waited = processor_wait(self.pid)
+        missed, self.starved = waited - self.starved, waited
+        if now > self.grace_until or missed < _MISSED:
+            return False
+        self.kill_at = now + missed
+        return True
 
     def stop_patiently(self, stop: messages.Stop) -> None:
         """Send the rank the user's signal, unless its program has ended, and give it time to end."""
@@ -180,11 +221,11 @@ class RankProcess:
         """Let the rank exit: every rank of the job has ended, or the program of every rank."""
         self.channel.release()
         if self._waits_for_others:
-            self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
+            self._kill_after_farewell()
 
     def pass_on(self, number: int, *, has_it: bool = False) -> None:
         """Pass on a signal from outside, once if several processes have it; not if the rank *has_it* itself."""
-        now, self.from_outside = time.monotonic(), self.from_outside or number not in _OF_A_PROGRAM
+        now = time.monotonic()
         if now - self.passed_on.get(number, 0.0) > _ECHO:
             self.passed_on[number] = now
             if not has_it and (self.own_group or number not in _OF_A_TERMINAL):
@@ -193,7 +234,7 @@ class RankProcess:
     def signal(self, number: int) -> None:
         """Send the rank a signal."""
         if self.is_running:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):  # it has ended, or runs a program of another user
                 os.kill(self.pid, number)
 
     def ask_stack(self) -> None:
@@ -223,8 +264,9 @@ class RankProcess:
 
     def tick(self, now: float) -> None:
         """Do the actions whose time has come."""
-        if self.is_running and now > self.kill_at:
-            self.overdue |= now > self.grace_until and not self._waits_for_others
+        if self.is_running and now > self.kill_at and not self._is_starved(now):
+            cut_off = self.saving and self.saves_until == self.kill_at
+            self.overdue |= (now > self.grace_until or cut_off) and not self._waits_for_others
             self.signal(signal.SIGKILL)
         elif self.is_running:
             self.usage.tick(now)
@@ -275,10 +317,17 @@ class RankProcess:
     def _seen(self) -> Failure:
         """Return how it failed, as far as its agent knows."""
         seen = self.ended_by or describe_exit(self.returncode, oom_kills=oom_kills() - self.kills)
-        if (self.from_outside or -self.returncode in self.passed_on) and not self.ended_by:
+        if self.from_outside and not self.ended_by:
             seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
         phase, progress = split_phase(self.progress.doing)
         return replace(seen, phase=phase, progress=progress)
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a signal from outside has ended it, or has asked for its end within the last minutes."""
+        since = time.monotonic() - _FOLLOWED
+        recent = {number for number, at in self.passed_on.items() if at > since}
+        return -self.returncode in recent or bool(recent - _OF_A_PROGRAM)
 
     def _record(self, known: Failure) -> None:
         """Write how the rank failed to `failure.json`, and send it to the monitor."""

@@ -1,4 +1,4 @@
-"""A rank and its shim, as the agent supervises them, and the output streams of all its ranks."""
+"""A rank, as its agent supervises it, and the output streams of all its ranks."""
 
 import time
 from functools import partial
@@ -6,7 +6,6 @@ from functools import partial
 from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Stream
 from unilaunch.agent.rank_process import RankProcess
-from unilaunch.agent.shim import Shim
 from unilaunch.agent.stack_reader import NEVER, read_native
 from unilaunch.monitor import messages
 from unilaunch.output.failure import Cause, Failure
@@ -16,25 +15,24 @@ _SAME = 1.0
 
 
 class Supervised:
-    """A rank and its shim.
+    """A rank, as its agent follows it.
 
     Attributes:
         rank: The rank.
-        shim: The launcher's child; None if this process is the launcher's child.
-        dismissed: Whether the shim has received its exit code, or has exited.
-        closed: Whether all files of the rank and its shim are closed, except the lock on the output folder.
+        abandoned: Whether the launcher has exited.
+        closed: Whether the connections to the rank are closed.
         waits_until: Until when the agent waits for an order of the monitor, once the rank has ended.
     """
 
-    def __init__(self, rank: RankProcess, shim: Shim | None) -> None:
-        self.rank, self.shim = rank, shim
-        self.dismissed = False
+    def __init__(self, rank: RankProcess) -> None:
+        self.rank = rank
+        self.abandoned = False
         self.closed = False
         self.waits_until = NEVER
 
     def lose_launcher(self) -> None:
         """End the rank, since its launcher has exited."""
-        self.dismissed = self.rank.abandoned = True
+        self.abandoned = self.rank.abandoned = True
         if self.rank.is_running:
             self.rank.end(Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has exited", 1))
 
@@ -54,9 +52,9 @@ def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
             rank.release()
         case messages.Leave():
             rank.ordered = True
-        case messages.End():
+        case messages.End(_, grace):
             rank.ordered = True
-            rank.end()
+            rank.end(grace=grace)
         case _:
             pass
 
@@ -93,6 +91,7 @@ class Streams:
         self.loop.watch(stream.source, partial(self._move, rank, stream))
 
     def _move(self, rank: RankProcess, stream: Stream) -> bool:
+        rank.hear_place()
         if _must_wait(rank, stream):
             self.full.append((rank, stream))
             return False

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch import launchers, plugins
-from unilaunch.agent.host import supervise_alone
+from unilaunch.agent.alone import supervise
 from unilaunch.backend import Peers
 from unilaunch.devices import visible_devices
 from unilaunch.errors import UnilaunchError
@@ -37,7 +37,7 @@ _ROOM = 1 << 20
 def main() -> int:
     """Send this host's facts, then whether its rank and the ranks of other hosts find each other."""
     environ = dict(os.environ)  # noqa: TID251  (this is a program of its own)
-    return supervise_alone(environ, time.monotonic(), lambda _, status: _tell(status, environ))
+    return supervise(environ, time.monotonic(), lambda _, status: _tell(status, environ))
 
 
 def _tell(status: Status, environ: Mapping[str, str]) -> int:

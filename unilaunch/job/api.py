@@ -16,7 +16,7 @@ from unilaunch.job.handle import Job
 from unilaunch.job.restart import prepare
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
-from unilaunch.reading import make_task, unfold_options
+from unilaunch.reading import make_task, resolve_ranks, unfold_options
 from unilaunch.record import replace
 from unilaunch.spec import variable_of
 from unilaunch.target import LOADING, Target, read_target
@@ -104,9 +104,12 @@ def _prepare(
         values["args"] = words(given, Path(files.name), str(found.target))
     values["target"] = str(found.target)
     values = _of_the_machine(found.target, environ) | values
+    resolve_ranks(values, environ)
     task = make_task(LaunchSpec, found.target, values, {name: name for name in values})
     if not attended:  # the caller may go to another folder while the job runs
         task = replace(task, spec=task.spec.model_copy(update={"output_dir": Path.cwd() / task.spec.output_dir}))
+    if task.spec.nnodes > 1 and task.spec.node_rank != 0:
+        raise SpecError(f"node_rank={task.spec.node_rank}: Python can be node 0; on the others type unilaunch launch")
     plan = prepare(task, environ)
     large = sum(file.stat().st_size for file in Path(files.name).iterdir())
     if plan.request.several and large:

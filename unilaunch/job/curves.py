@@ -15,7 +15,7 @@ from unilaunch.record import Record
 from unilaunch.report_layout import ReportLayout
 
 _EVERY = 2.0  # seconds between two readings of rank 0's records
-_LAST = 10.0  # seconds for the last points: a writer whose disk is full blocks forever
+_LAST = 30.0  # seconds for the last points: a busy server takes long, and a writer whose disk is full blocks forever
 _MOST = 1000  # points that are written at once: MLflow's limit
 _FAILING = 1.0  # the same, where the last points could not be written
 
@@ -41,7 +41,9 @@ Write = Callable[[Sequence[Point]], None]
 
 
 @contextmanager
-def following(find: Find, layout: ReportLayout, write: Write, close: Callable[[], None]) -> Iterator[None]:
+def following(
+    find: Find, layout: ReportLayout, write: Write, close: Callable[[], None], tell: Callable[[str], None]
+) -> Iterator[None]:  # fmt: skip
     """Write rank 0's new points while the block runs, and the rest at its end.
 
     Args:
@@ -49,6 +51,7 @@ def following(find: Find, layout: ReportLayout, write: Write, close: Callable[[]
         layout: The name of a step, and the file with its numbers, in addition to `events.jsonl`.
         write: Writes at most 1000 points, and none at first; after an OSError it gets the same points again.
         close: Called after the last points.
+        tell: Shows the user a line, if the last points take too long.
     """
     ended, reader = Event(), _Reader(find, layout, write)
     thread = Thread(target=reader.follow, args=(ended, close), daemon=True)
@@ -58,16 +61,19 @@ def following(find: Find, layout: ReportLayout, write: Write, close: Callable[[]
     finally:
         ended.set()
         thread.join(_FAILING if reader.is_failing else _LAST)
+        if thread.is_alive() and not reader.is_failing:
+            tell(f"the last points of the curves were not taken within {_LAST:g} s: the end of the job is not in them")
 
 
 @contextmanager
-def writing(folder: Path, find: Find, layout: ReportLayout) -> Iterator[None]:
+def writing(folder: Path, find: Find, layout: ReportLayout, tell: Callable[[str], None]) -> Iterator[None]:
     """Write rank 0's records into *folder*, with tensorboardX, while the block runs, and the rest at its end.
 
     Args:
         folder: The folder for `tensorboard --logdir`.
         find: Returns rank 0's folder; None while there is none. Called in another thread.
         layout: The layout of the model's report.
+        tell: As in `following`.
 
     Raises:
         PluginError: tensorboardX is not installed.
@@ -86,7 +92,7 @@ def writing(folder: Path, find: Find, layout: ReportLayout) -> Iterator[None]:
         for point in points:
             writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
 
-    with following(find, layout, write, writer.close):
+    with following(find, layout, write, writer.close, tell):
         yield
 
 
@@ -122,7 +128,9 @@ class MlflowRun:
             self._post("runs/update", run_id=self.run, status=status, end_time=round(1000 * time.time()))
 
     def _begin(self) -> str:
-        known = self._post("experiments/search", filter=f"name = '{self.experiment}'", max_results=1).get("experiments")
+        quote = '"' if "'" in self.experiment else "'"  # MLflow's filters have no escape
+        wanted = f"name = {quote}{self.experiment}{quote}"
+        known = self._post("experiments/search", filter=wanted, max_results=1).get("experiments")
         number = (known[0] if known else self._post("experiments/create", name=self.experiment))["experiment_id"]
         made = self._post("runs/create", experiment_id=number, run_name=self.name, start_time=round(1000 * time.time()))
         run = str(made["run"]["info"]["run_id"])

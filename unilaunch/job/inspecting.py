@@ -49,7 +49,7 @@ def _draw_curves(plan: Plan, inbox: Inbox, say: Callable[[str], None], kept: Exi
     if spec.tensorboard and model:
         from unilaunch.job.curves import writing
 
-        kept.enter_context(writing(spec.tensorboard, find, model.report))
+        kept.enter_context(writing(spec.tensorboard, find, model.report, say))
     if spec.mlflow and model:
         from unilaunch.job.curves import MlflowRun, following
 
@@ -57,7 +57,7 @@ def _draw_curves(plan: Plan, inbox: Inbox, say: Callable[[str], None], kept: Exi
         run = MlflowRun(
             spec.mlflow, spec.output_dir.name, options, plan.request.environ, lambda text: say(one_line(text))
         )
-        kept.enter_context(following(find, model.report, run.write, lambda: run.end(_status(inbox))))
+        kept.enter_context(following(find, model.report, run.write, lambda: run.end(_status(inbox)), say))
 
 
 def _status(inbox: Inbox) -> str:

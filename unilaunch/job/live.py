@@ -35,10 +35,16 @@ class Live:
         self.drawn = 0.0
         self.open_line = False
         self.lock = threading.Lock()
+        self.unsaid: list[str] = []  # messages that the console had no room for
         self.banner = BannerFilter()
 
     def follow(self, ranks: Mapping[int, RankSeen], straggler: Straggler | None) -> None:
-        """Update the live line, if it is time."""
+        """Write the messages that wait; update the live line, if it is time."""
+        if self.unsaid and self.lock.acquire(blocking=False):
+            try:
+                self._say_all(0)
+            finally:
+                self.lock.release()
         if not self.shown or time.monotonic() - self.drawn <= _PAUSE or not (text := describe(ranks, straggler)):
             return
         # A terminal that is stopped (Ctrl-S) takes nothing, and may hold the lock: the job goes on.
@@ -56,14 +62,18 @@ class Live:
         Where nobody reads the job's output, its writer holds the lock: then the message comes later, and the job goes
         on.
         """
-        writing = threading.Thread(target=self._say, args=(line,), daemon=True)
-        writing.start()
-        writing.join(_PAUSE)
+        self.unsaid.append(line)
+        if self.lock.acquire(timeout=_PAUSE):
+            try:
+                self._say_all(_PAUSE)
+            finally:
+                self.lock.release()
 
-    def _say(self, line: str) -> None:
-        with self.lock:
+    def _say_all(self, seconds: float) -> None:
+        """Write the messages that wait, if there is room for them within so many seconds."""
+        while self.unsaid and _poll(2, select.POLLOUT).poll(1000 * seconds):
             self._end_line()
-            _write(2, (_CLEAR if self.text else "") + f"unilaunch: {line}\n")
+            _write(2, (_CLEAR if self.text else "") + f"unilaunch: {self.unsaid.pop(0)}\n")
 
     def _end_line(self) -> None:
         """End the line that a rank has not ended (a prompt, a progress bar): a message follows."""
@@ -92,6 +102,7 @@ class Live:
                 if self.text and not self.open_line:
                     _write(2, _CLEAR)
                 _write(2, self.banner.held)
+                self._say_all(_PAUSE)
                 self.banner, self.text = BannerFilter(), ""
 
     def report(self, text: str) -> None:

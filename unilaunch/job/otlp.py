@@ -128,7 +128,10 @@ def _end(provider: Any, faults: _Faults, close: Callable[[], None]) -> None:
 
     until = time.monotonic() + (_LAST_OF_FAILED if faults.is_told else _LAST)
     sending = threading.Thread(target=send, daemon=True)
-    sending.start()
+    try:
+        sending.start()
+    except RuntimeError:  # the interpreter exits, and Python 3.12 then starts no thread
+        send()
     while sending.is_alive() and time.monotonic() < until and not faults.reason:
         sending.join(_TICK)
     if sending.is_alive():

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.addresses import own_names
-from unilaunch.devices import DEVICES, count_cores, visible_devices
-from unilaunch.errors import PlacementError, SpecError
+from unilaunch.devices import absent_devices, count_cores, count_ranks, visible_devices
+from unilaunch.errors import SpecError
+from unilaunch.habits import SLOTS
 from unilaunch.hostfile import Host, parse_hosts, read_hostfile
-from unilaunch.job.find import find_mpirun, foresee_mpirun
+from unilaunch.job.choice import choose_start
+from unilaunch.job.direct import DirectStart
+from unilaunch.job.find import foresee_mpirun
 from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.record import Record, replace
 from unilaunch.spec import RunSpec
 from unilaunch.task import Machine, Task
@@ -44,7 +48,9 @@ class Plan(Record):
         mpirun: The mpirun that starts the job.
         line: The command line, word by word, to be shown: it can be typed where the plan was made.
         rows: The host and device of each rank, by rank.
+        notes: What of the user's environment is ignored, one line each; rank 0 says it at the start.
         request: The request from which the command line was made.
+        why: Why this mpirun, or `launch` itself, starts the ranks.
     """
 
     task: Task[LaunchSpec]
@@ -52,6 +58,8 @@ class Plan(Record):
     line: tuple[str, ...]
     rows: tuple[Row, ...]
     request: Request
+    why: str
+    notes: tuple[str, ...] = ()
 
 
 def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> Plan:
@@ -66,14 +74,21 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         UnilaunchError: The job cannot run.
     """
     starting = machine is Machine.HERE
-    wanted = task.spec.mpirun
-    mpirun = find_mpirun(wanted, environ) if starting else foresee_mpirun(wanted, environ, machine)
+    mpirun, why = _choose(task, environ, machine)
     spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
-    named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting else ())
-    allocated = not hosts and is_allocated(environ)
+    if starting and not spec.hosts and not spec.hostfile and os.geteuid() == 0:
+        mpi = mpi.model_copy(update={"allow_run_as_root": True})  # mpirun is our choice here, not the user's
+    named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting and spec.nnodes == 1 else ())
+    allocated = not hosts and spec.nnodes == 1 and is_allocated(environ)
     known_here = starting and not allocated
     given = (allocated_hosts(environ) or _UNREAD) if allocated and starting else hosts
-    slots = _slots(given, mpirun, known_here=known_here)
+    # A task of an allocation may be a whole node: the ranks of a direct start are as many as the user says.
+    direct = isinstance(mpirun, DirectStart)
+    free = allocated and direct and spec.nprocs is not None
+    slots = dict.fromkeys(host.name for host in given) if free else _slots(given, mpirun, known_here=known_here)
+    if starting and not (hosts or allocated):
+        spec = _counted_here(spec, environ)
+        task = replace(task, spec=spec)
     if (nprocs := _count(spec, slots)) > _MOST_RANKS:
         raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
     task.check(nprocs)
@@ -85,13 +100,14 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         slots = _slots(hosts, mpirun, known_here=known_here)
     here = own_names([host.name for host in hosts])
     told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
-    names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi.map_by if told else "unknown")
+    in_order = _in_mpiruns_order(slots, mpirun, here)
+    names = _names(in_order, nprocs, mpi.map_by if told else "unknown", (spec.node_rank or 0, spec.nnodes))
     beside = _beside(environ) if starting else {}
     request = Request(
         nprocs=nprocs,
         hosts=hosts,
         hostfile=str(spec.hostfile) if hosts == named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
-        several=allocated or any(host.name not in here for host in hosts),
+        several=spec.nnodes > 1 or (allocated and not direct) or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
         cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
@@ -102,8 +118,21 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         mpirun.check(request, os.geteuid())
     visible = {} if machine is Machine.IMAGE else visible_devices(environ)
     rows = _rows(task, names, here if starting else set(), visible)
-    first = ("env", *(f"{name}={value}" for name, value in beside.items())) if beside else ()
-    return Plan(task, mpirun, (*first, *mpirun.write(request.shown())), tuple(rows), request)
+    before = ("env", *(f"{name}={value}" for name, value in beside.items())) if beside else ()
+    notes = () if machine is Machine.IMAGE else absent_devices(environ)
+    line = (*before, *mpirun.write(request.shown()))
+    return Plan(task, mpirun, line, tuple(rows), request, why, tuple(notes))
+
+
+def _choose(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine) -> tuple[Mpirun, str]:
+    """Return what starts the ranks, and why."""
+    spec = task.spec
+    if machine is not Machine.HERE:
+        return foresee_mpirun(spec.mpirun, environ, machine), "a job file"
+    hosts = hosts_of(spec)
+    if not hosts and spec.nnodes == 1 and is_allocated(environ):
+        hosts = allocated_hosts(environ) or _UNREAD
+    return choose_start(task, hosts, environ)
 
 
 def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
@@ -130,12 +159,6 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
     return parse_hosts(spec.hosts) if spec.hosts else ()
 
 
-def refuse_ranks_of_a_host(per_host: str, hosts: Sequence[Host]) -> None:
-    """Raise an error if an option that counts the ranks of each host was typed for several hosts."""
-    if len(hosts) > 1:
-        raise SpecError(f"{per_host} counts the ranks of each host, and there are several: give -n, the number of all")
-
-
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
@@ -155,8 +178,18 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
     return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
 
 
+def _counted_here(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
+    """Return the spec with the number of all ranks: if it is not given, what this host takes, on each node."""
+    if spec.nprocs is not None:
+        return spec
+    number = count_ranks("cpu" if spec.device == "cpu" else "auto", environ)
+    return spec.model_copy(update={"nprocs": number * spec.nnodes})
+
+
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
-    """Return the number of ranks; raise an error if it does not fit the slots."""
+    """Return the number of ranks; raise an error if it does not fit the slots or the nodes."""
+    if spec.nproc_per_node and len(slots) > 1:
+        raise SpecError(f"--nproc-per-node {spec.nproc_per_node}: there are several hosts: leave it out, and {SLOTS}")
     known = [number for number in slots.values() if number is not None]
     total = sum(known) if len(known) == len(slots) else None
     if spec.nprocs is None:
@@ -166,6 +199,8 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
                 "hostfile"
             )
         return total
+    if spec.nprocs % spec.nnodes:
+        raise SpecError(f"-n {spec.nprocs} --nnodes {spec.nnodes}: every node gets the same number of ranks")
     if total is not None and spec.nprocs > total and not _may_oversubscribe(spec):
         some = ", ".join(f"{name}: {number}" for name, number in list(slots.items())[:_SHOWN])
         more = f", and {len(slots) - _SHOWN} more hosts" if len(slots) > _SHOWN else ""
@@ -191,7 +226,20 @@ def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set
     return dict(sorted(slots.items(), key=lambda item: mpirun.begins_here and item[0] not in here))
 
 
-def _names(slots: Mapping[str, int | None], nprocs: int, map_by: str | None) -> list[str]:
+def _names(
+    slots: Mapping[str, int | None], nprocs: int, map_by: str | None, node: tuple[int, int] = (0, 1)
+) -> list[str]:
+    """Return the host of each rank; "?" if it is not known.
+
+    Args:
+        slots: The hosts and their slots, in the order in which they get ranks.
+        nprocs: Number of ranks.
+        map_by: The policy of mpirun.
+        node: Which node this host is, and the number of nodes.
+    """
+    own, nodes = node
+    if nodes > 1:
+        return [next(iter(slots)) if rank * nodes // nprocs == own else "?" for rank in range(nprocs)]
     if len(slots) == 1:
         return list(slots) * nprocs
     if any(number is None for number in slots.values()):
@@ -203,21 +251,31 @@ def _names(slots: Mapping[str, int | None], nprocs: int, map_by: str | None) -> 
 def _rows(
     task: Task[LaunchSpec], names: Sequence[str], here: set[str], visible: Mapping[str, Sequence[str]]
 ) -> list[Row]:
-    """Return the host and device of each rank; the other hosts are assumed to have the same devices as this one."""
-    kinds = list(dict.fromkeys(kind for backend in task.backends for kind in backend.devices))
-    wanted = task.spec.device
+    """Return the host and device of each rank, as the ranks themselves will place them.
+
+    The other hosts are assumed to have enough devices of the best kind that this one has.
+
+    Raises:
+        PlacementError: This host lacks devices.
+    """
+    kinds, wanted = device_kinds(task.backends), task.spec.device
+    own = {kind: list(devices) for kind, devices in visible.items()}
+    facts = [
+        Facts(
+            name=name, host=name, folder="", cores=1, quota=None, threads=1, devices=own, monitor="", start="",
+            placeholders={},
+        )
+        for name in names if name in here
+    ]  # fmt: skip
+    placed = iter(place(wanted, kinds, None, facts) if facts else ())
     kind = next((kind for kind in kinds if visible.get(kind)), "cpu") if wanted == "auto" else wanted
     local: Counter[str] = Counter()
     rows = []
     for rank, name in enumerate(names):
         number = local[name]
         local[name] += 1
-        if kind in DEVICES and name in here and number >= len(visible[kind]) and wanted != "auto":
-            raise PlacementError(
-                f"--device {kind}: {names.count(name)} ranks on {name}, and {len(visible[kind])} {kind} devices are "
-                f"visible there ({DEVICES[kind][0]}): start fewer, or take --device cpu"
-            )
-        rows.append(Row(rank, name, "cpu" if kind == "cpu" else f"{kind}:{number}" if name != "?" else kind))
+        elsewhere = kind if kind == "cpu" or name == "?" else f"{kind}:{number}"
+        rows.append(Row(rank, name, str(next(placed)) if name in here else elsewhere))
     return rows
 
 

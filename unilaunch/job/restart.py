@@ -3,12 +3,14 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.hostfile import format_hostfile
 from unilaunch.job import login
+from unilaunch.job.direct import DirectAgents, DirectStart
 from unilaunch.job.find import as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
@@ -19,11 +21,15 @@ from unilaunch.output.failure import Cause, Failure
 from unilaunch.output.result import LaunchResult
 from unilaunch.placeholders import placeholder_values, replace_placeholders
 from unilaunch.record import replace
-from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
+from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET
 from unilaunch.task import Task
 
 #: Seconds between two tries to log in to hosts that do not answer.
 _PAUSE = 2.0
+#: Variables that the ranks do not get as this process has them.
+_OWN = {RESTARTS, MAX_RESTARTS, SECRET}
+#: Causes that each start would meet again.
+_HOPELESS = {Cause.REFUSED_INPUT, Cause.CANNOT_START}
 
 
 def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
@@ -34,6 +40,11 @@ def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Launc
     """
     plan = prepare(task, environ)
     with noting_signals(asked := Asked(), to_the_end=True):
+        if plan.task.spec.nnodes > 1:
+            from unilaunch.job.nodes import follow, leads
+
+            if not leads(plan.task.spec):
+                return LaunchResult(follow(plan, environ, asked), (), None, plan.task.spec.output_dir, None)
         return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None))
 
 
@@ -61,14 +72,25 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
     allowed = plan.task.spec.max_restarts
-    login.check_logins(plan)
-    with listening(plan) as (inbox, where), TemporaryDirectory(prefix="unilaunch-") as folder:
+    login.check_logins(plan, lambda: caller.asked.number)
+    if caller.asked.number:
+        say("interrupted")
+        return LaunchResult(128 + caller.asked.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
+    with (
+        closing(_agents(plan, environ, caller.asked)) as agents,
+        listening(plan, agents.key) as (inbox, where),
+        TemporaryDirectory(prefix="unilaunch-") as folder,
+    ):
         restarts = 0
         while True:
             known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
-            result = _explained(start(plan, {**known, MONITOR: where}, inbox, caller), plan)
+            result = start(plan, {**known, MONITOR: where}, inbox, caller, agents)
+            result = _explained(result, plan, caller)
+            agents.exit_code = result.returncode
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):
+                if restarts < allowed and result.failure and result.failure.cause is Cause.CANNOT_START:
+                    say("no restart: the program cannot start, and would fail in the same way before its first step")
                 return result
             try:
                 lost = _hosts_to_leave_out(plan, result.lost_hosts, caller)
@@ -78,6 +100,15 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
                 return result
             restarts += 1
             say(f"restart {restarts} of {allowed}, with {len(plan.rows)} ranks")
+
+
+def _agents(plan: Plan, environ: Mapping[str, str], asked: Asked) -> DirectAgents:
+    """Return what starts the agents, if this is a direct start."""
+    if plan.task.spec.nnodes > 1:
+        from unilaunch.job.nodes import Leader, StartSecret
+
+        return Leader(plan, StartSecret(plan.task.spec, environ), asked)
+    return DirectAgents(plan.task.target, mpi=isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi)
 
 
 def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task[LaunchSpec]:
@@ -90,15 +121,15 @@ def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping
 
     It must then be removed, since a rank of another, restarted job may have started this `launch`.
     """
-    own = {name: value for name, value in as_of_a_shell(environ).items() if name not in {RESTARTS, MAX_RESTARTS}}
+    own = {name: value for name, value in as_of_a_shell(environ).items() if name not in _OWN}
     return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
 
 
-def _explained(result: LaunchResult, plan: Plan) -> LaunchResult:
+def _explained(result: LaunchResult, plan: Plan, caller: Caller) -> LaunchResult:
     """Return how an attempt ended; if mpirun itself has failed, with the hosts that do not answer as the cause."""
     if result.returncode and not (result.failure or result.interrupted):
         try:
-            login.check_logins(plan)
+            login.check_logins(plan, lambda: caller.asked.number)
         except LauncherError as error:
             say(error)
             failure = Failure(Cause.LOST_HOST, str(error), result.returncode)
@@ -113,7 +144,7 @@ def _is_worth_it(result: LaunchResult, *, again: bool) -> bool:
         return again and bool(result.returncode) and not result.interrupted
     if result.interrupted or failure.final:
         return False
-    return failure.cause is not Cause.REFUSED_INPUT  # a script may exit with its code for any reason
+    return failure.cause not in _HOPELESS  # a script may exit with any code for any reason
 
 
 def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequence[str]:
@@ -125,15 +156,18 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
         LauncherError: A host does not answer in that time, or the user has stopped the job.
     """
     spec, told = plan.task.spec, ""
-    if spec.elastic:
-        return [*lost, *login.closed_hosts(plan, lost)]
     until = time.monotonic() + spec.timeout
-    while wrong := login.closed_hosts(plan):
-        if time.monotonic() > until or caller.asked.number:
+    while wrong := login.closed_hosts(plan, lambda: caller.asked.number, lost if spec.elastic else ()):
+        if spec.elastic:
+            lost = [*lost, *wrong]
+            break
+        if time.monotonic() > until:
             raise LauncherError(next(iter(wrong.values())))
         if told != (told := ", ".join(wrong)):
             say(f"the restart waits for {told}, for at most {spec.timeout:g} s (--timeout)")
         time.sleep(_PAUSE)
+    if caller.asked.number:
+        raise LauncherError("interrupted")
     return lost
 
 

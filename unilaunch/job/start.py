@@ -1,27 +1,28 @@
 """Start a planned job, wait for its end, and report how it ended."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from errno import E2BIG
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
 from unilaunch import handover
+from unilaunch.addresses import own_names
 from unilaunch.errors import REQUEUE, LauncherError, one_line
-from unilaunch.exports import without_secrets
+from unilaunch.job.direct import DirectAgents, DirectStart
 from unilaunch.job.inspecting import inspecting
 from unilaunch.job.live import Live
-from unilaunch.job.mpirun_processes import end_session, has_children, killed_at_an_error
 from unilaunch.job.plan import Plan
+from unilaunch.job.started import Started, StartedMpirun, readable_at_end
 from unilaunch.job.stop import PROMPT, Asked, Stop
-from unilaunch.job.terminal import is_terminal, passing_input
+from unilaunch.job.terminal import Console, is_terminal, own_windows, passing_input, waiting_input
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.inspection import Inspection
@@ -34,6 +35,7 @@ from unilaunch.output.failure import Cause, Failure, signal_name
 from unilaunch.output.folder import rank_folder
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.record import Record, replace
+from unilaunch.redaction import redact_words
 from unilaunch.start_variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
@@ -57,16 +59,21 @@ class Caller(Record):
 
 
 @contextmanager
-def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
-    """Listen for the agents of a job, for all attempts; yield the inbox and the addresses to which agents connect."""
+def listening(plan: Plan, key: bytes | None = None) -> Iterator[tuple[Inbox, str]]:
+    """Listen for the agents of a job, for all attempts; yield the inbox and the addresses to which agents connect.
+
+    Args:
+        plan: The plan of the job.
+        key: The key of this start; None for a random one.
+    """
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.request.several else []
     timeout = plan.task.spec.host_timeout
-    heard = listen(hosts, several=plan.request.several, host_timeout=timeout)
+    heard = listen(hosts, several=plan.request.several, host_timeout=timeout, key=key)
     with Inbox(heard.listener, heard.secret, timeout) as inbox:
         yield inbox, heard.where
 
 
-def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) -> LaunchResult:
+def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
     """Start the job, show its output, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
@@ -78,6 +85,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         environ: The process's environment, with MONITOR for the agents.
         inbox: The socket to which the agents connect.
         caller: The process or thread that waits for the job.
+        agents: Starts the agents of all attempts, if this is a direct start.
     """
     spec, asked = plan.task.spec, caller.asked
     caller.watch(plan, inbox)
@@ -88,15 +96,24 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         live = Live(shown=caller.attended and is_terminal(sys.stderr))
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
-        monitor = Monitor(inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort)
+        monitor = Monitor(
+            inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort, start_limit=spec.timeout,
+            grace=spec.grace,
+            tell_saving=lambda verdict, saving: live.say(_of_saving(verdict, saving, spec.grace)),
+        )  # fmt: skip
         inspection = kept.enter_context(inspecting(plan, monitor, live.say))
-        request, command = plan.request.started(), without_secrets(sys.orig_argv)
-        task = replace(plan.task, command=command, host=socket.gethostname())
-        stdin = _input(attended=caller.attended)
-        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=stdin != subprocess.DEVNULL)
+        request, command = plan.request.started(), redact_words(sys.orig_argv)
+        task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
+        alone = caller.attended and spec.console == "rank0"
+        console = Console(_input(attended=caller.attended), live.shown, own_windows() if alone else NO_WINDOWS)
+        _refuse_input_that_is_lost(plan, console)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
-        process = _begin(line, environ, stdin, shown=live.shown)
-        returncode = _run(process, inspection, Stop(monitor, asked, spec.grace, live), live)
+        if isinstance(plan.mpirun, DirectStart):
+            started: Started = agents.start(request, environ, console)
+        else:
+            line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=console.stdin != subprocess.DEVNULL)
+            started = StartedMpirun(line, environ, console)
+        returncode = _run(started, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
@@ -107,12 +124,38 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
     return result
 
 
+def _refuse_input_that_is_lost(plan: Plan, console: Console) -> None:
+    """Refuse to start if it is known that the launcher loses a part of the input, and reports nothing.
+
+    Raises:
+        LauncherError: More input waits than reaches rank 0.
+    """
+    most, host = plan.mpirun.far_input_limit, plan.rows[0].host
+    if most is None or console.stdin is not None or host == "?" or host in own_names([host]):
+        return
+    if (waiting := waiting_input()) > most:
+        raise LauncherError(
+            f"the input has {waiting} bytes or more, rank 0 is on {host}, and {plan.mpirun.launcher} "
+            f"{plan.mpirun.version[0]} loses what is above {most} on the way there: put this host first in -H, let "
+            "rank 0 open a file, or add < /dev/null"
+        )
+
+
+def _of_ranks(spec: LaunchSpec) -> LaunchSpec:
+    """Return the spec of the ranks: on several nodes --master-addr and --master-port are node 0's, and not rank 0's."""
+    return spec if spec.nnodes == 1 else spec.model_copy(update={"master_addr": None, "master_port": None})
+
+
 def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:
-    """Print which ranks were killed after a stop, and which ranks failed while they ended."""
+    """Print which ranks were killed while they saved, and which ranks failed while they ended after a stop."""
     if overdue := [rank for rank, seen in inbox.ranks.items() if seen.overdue]:
         live.say(f"{ranks(overdue)} did not end within the {grace:g} s of --grace: killed")
     for failure in [seen.failure for seen in inbox.ranks.values() if seen.failure and not seen.lost] if stopped else []:
         live.say(one_line(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.log}"))
+
+
+def _of_saving(verdict: Verdict, saving: Sequence[int], grace: float) -> str:
+    return one_line(f"{verdict.line}; {ranks(saving)} {'have' if len(saving) > 1 else 'has'} {grace:g} s to save")
 
 
 def _few_files(ranks: int) -> str:
@@ -131,42 +174,30 @@ def _input(*, attended: bool) -> int | None:
     return subprocess.DEVNULL
 
 
-def _run(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:
-    """Return the exit code of mpirun, which has been started."""
+def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
+    """Return the exit code of an attempt, once it has ended."""
     monitor = inspection.monitor
     with (
-        process,
-        killed_at_an_error(process.pid),
-        live.passing(process.stdout, process.stderr),
-        passing_input(process.stdin),
-        monitor.inbox.awake_at(process.pid),
+        started,
+        live.passing(started.stdout, started.stderr),
+        passing_input(started.stdin),
+        readable_at_end(started) as descriptor,
+        monitor.inbox.awake_at(descriptor),
     ):
-        returncode = _wait(process, inspection, stop, live)
+        returncode = _wait(started, inspection, stop, live)
     _hear_out(monitor)
     if monitor.inbox.on_lost_hosts:
-        end_session(process.pid)
+        started.forget_hosts()
     return returncode
 
 
-def _begin(
-    line: Sequence[str], environ: Mapping[str, str], stdin: int | None, *, shown: bool
-) -> "subprocess.Popen[bytes]":
-    stdout = subprocess.PIPE if shown else None
-    try:
-        return subprocess.Popen(
-            line, bufsize=0, env=environ, start_new_session=True, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE
-        )
-    except OSError as error:
-        why = f"{error.strerror}: give large arguments in a file" if error.errno == E2BIG else error.strerror
-        raise LauncherError(f"{line[0]}: cannot be started: {why}") from None
-
-
-def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:
-    """Return mpirun's exit code, once it has exited by itself or was ended."""
+def _wait(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
+    """Return the exit code of an attempt, once it has ended by itself or was ended."""
     monitor = inspection.monitor
+    monitor.begin()
     deadline = terminate_at = float("inf")
     had_ranks = ended = False
-    while process.poll() is None:
+    while (returncode := started.poll()) is None:
         monitor.inbox.take(_TICK)
         inspection.tick()
         live.follow(monitor.inbox.ranks, inspection.stragglers.current)
@@ -175,8 +206,7 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
             monitor.look()
         live.banner.active = monitor.ending or bool(stop.asked.number)
         if monitor.ending:
-            lost = any(seen.lost for seen in monitor.inbox.ranks.values())
-            deadline = min(deadline, time.monotonic() + (PROMPT if lost else GRACE))
+            deadline = _deadline(monitor, deadline)
         if stop.is_over and not ended:
             ended = True
             stop.order_end()
@@ -184,14 +214,21 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
             terminate_at = time.monotonic() + (PROMPT if monitor.inbox.connected else 0.0)
         if time.monotonic() > terminate_at:
             terminate_at = float("inf")
-            process.terminate()  # only once: after a second SIGTERM mpirun exits while its ranks still run
-        children = has_children(process.pid)
-        had_ranks |= children
-        if had_ranks and not children:  # Open MPI can hang when all ranks end at once
+            started.terminate()  # only once: after a second SIGTERM mpirun exits while its ranks still run
+        has_ranks = started.has_ranks()
+        had_ranks |= has_ranks
+        if had_ranks and not has_ranks:  # Open MPI can hang when all ranks end at once
             deadline = min(deadline, time.monotonic() + GRACE)
         if time.monotonic() > deadline:
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode
+            started.kill()
+    return returncode
+
+
+def _deadline(monitor: Monitor, before: float) -> float:
+    """Return when the launcher is killed, if the ranks have been ordered to end."""
+    if any(seen.lost for seen in monitor.inbox.ranks.values()):
+        return min(before, time.monotonic() + PROMPT)
+    return monitor.awaiting + GRACE if monitor.awaiting else min(before, time.monotonic() + GRACE)
 
 
 def _hear_out(monitor: Monitor) -> None:
@@ -213,7 +250,7 @@ def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     """Return how the job failed; None if it did not, or if mpirun has reported the failure completely."""
     verdict = monitor.conclude()
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
-        message = f"{plan.mpirun.path} was killed by {signal_name(-returncode)}"
+        message = f"{plan.mpirun.process} was killed by {signal_name(-returncode)}"
         failure = Failure(Cause.LOST_LAUNCHER, message, 128 - returncode, host=socket.gethostname())
         first = {"ranks": verdict.alike, "what": describe(verdict.first)} if verdict else {}
         return Verdict(failure, 128 - returncode, [first, *verdict.consequences] if verdict else ())

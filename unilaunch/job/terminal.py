@@ -1,12 +1,19 @@
-"""The input of a terminal, for rank 0: mpirun cannot read the terminal, since it runs in another session."""
+"""The terminal of `launch`, for rank 0, which cannot read it: its launcher runs in another session."""
 
+import fcntl
 import os
 import select
+import stat
+import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
+
+from unilaunch.launchers.direct import NO_WINDOWS, Windows
+from unilaunch.record import Record
 
 _TICK = 0.2
 _PIECE = 1 << 12
@@ -17,6 +24,42 @@ def is_terminal(file: object) -> bool:
     with suppress(ValueError):
         return bool(getattr(file, "isatty", bool)())
     return False
+
+
+class Console(Record):
+    """The console of a job: where its input comes from, and who shows its output.
+
+    Attributes:
+        stdin: Rank 0's input, as subprocess.Popen takes it.
+        shown: Whether `launch` shows the output, below which it has a live line.
+        windows: Of the terminals on which rank 0's output is shown, and no other rank's.
+    """
+
+    stdin: int | None
+    shown: bool = False
+    windows: Windows = NO_WINDOWS
+
+
+def own_windows() -> Windows:
+    """Return rows and columns of the terminals that this process's output and error output are."""
+    return [(size.lines, size.columns) if (size := _size(number)) else None for number in (1, 2)]
+
+
+def waiting_input() -> int:
+    """Return how many bytes of standard input are known to wait: the rest of a file, or what is in a pipe."""
+    with suppress(OSError):
+        kind = os.fstat(0)
+        if stat.S_ISREG(kind.st_mode):
+            return max(0, kind.st_size - os.lseek(0, 0, os.SEEK_CUR))
+        if stat.S_ISFIFO(kind.st_mode) or stat.S_ISSOCK(kind.st_mode):
+            return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
+
+
+def _size(descriptor: int) -> os.terminal_size | None:
+    with suppress(OSError):
+        return os.get_terminal_size(descriptor)
+    return None
 
 
 @contextmanager

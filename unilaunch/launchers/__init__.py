@@ -15,6 +15,7 @@ from unilaunch.launchers.ancestry import Ancestor, ancestors
 from unilaunch.launchers.daemon import Daemon
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
+from unilaunch.service_variables import is_of_a_service
 from unilaunch.start_variables import MONITOR
 from unilaunch.world import LauncherInfo
 
@@ -103,8 +104,9 @@ def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) 
     reason = "the nearest of this process's ancestors" if programs else "the innermost, as launchers are nested"
     if chosen.info and chosen.info.size == 1 and MONITOR not in environ:  # ranks of `launch` have mpirun above them
         for evidence in seen:
-            several = evidence.info is not None and evidence.info.size > 1
-            if several and known()[evidence.name].scripts and evidence.name not in programs:
+            launcher = known()[evidence.name]
+            several = evidence.info.size > 1 if evidence.info else launcher.is_unseen
+            if several and (launcher.scripts or launcher.is_unseen) and evidence.name not in programs:
                 chosen, reason = evidence, "the one with several ranks, and any program may set what it sets"
     return [_judge(evidence, chosen.name, reason) for evidence in seen]
 
@@ -118,6 +120,11 @@ def refuse_copies(environ: Mapping[str, str], command: str) -> None:
         EnvironmentMismatchError: It has.
     """
     parent, found = next(ancestors(), None), next((one for one in survey(environ) if one.chosen), None)
+    if found and known()[found.name].is_unseen and (copies := known()[found.name].copies(environ)) > 1:
+        raise EnvironmentMismatchError(
+            f"{known()[found.name].title} has started {copies} processes of `{command}`, one in each pod, and each "
+            "would start the whole job: type torchrun -m unilaunch run in its place"
+        )
     if parent and found and found.info and found.info.size > 1 and known()[found.name].is_program(parent):
         raise EnvironmentMismatchError(
             f"{found.info.launcher} has started {found.info.size} processes of `{command}`, and each would start the "
@@ -135,14 +142,15 @@ def is_helper(environ: Mapping[str, str]) -> bool:
 
 
 def set_by_launchers(environ: Mapping[str, str], but: str = "") -> set[str]:
-    """Return the variables in *environ* that launchers have set, and that look like the user's choice.
+    """Return the variables in *environ* that launchers, or a Service "master", have set as if the user had.
 
     Args:
         environ: The process's environment.
         but: The launcher to leave out, by its title: the one that started this process.
     """
     others = (launcher for launcher in known().values() if launcher.title != but)
-    return {name for launcher in others for name in launcher.exports(environ)}
+    of_services = {name for name in ("MASTER_PORT",) if is_of_a_service(name, environ.get(name, ""))}
+    return of_services | {name for launcher in others for name in launcher.exports(environ)}
 
 
 def find_daemon() -> Daemon | None:

@@ -16,8 +16,8 @@ _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def is_allocated(environ: Mapping[str, str]) -> bool:
-    """Return whether this shell has an allocation."""
-    return any(name in environ for name in _READERS)
+    """Return whether this shell has an allocation; a job's number alone, as of an IDE, names no host."""
+    return any(name in environ for name in _READERS if name != _SLURM or _NODES in environ)
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:

@@ -6,14 +6,6 @@ from pathlib import Path
 
 from unilaunch.record import Record
 
-_launcher: int | None = None  # the process above this one, if it is not the parent
-
-
-def stand_below(launcher: int) -> None:
-    """Take *launcher* for the process above this one: an agent that forks a rank may outlive the rank's launcher."""
-    global _launcher  # noqa: PLW0603  (a process is one rank)
-    _launcher = launcher
-
 
 class Ancestor(Record):
     """A process above this one.
@@ -33,7 +25,7 @@ class Ancestor(Record):
 
 def ancestors() -> Iterator[Ancestor]:
     """Give the processes above this one, nearest first; fewer where /proc does not show them."""
-    process = _launcher or os.getppid()
+    process = os.getppid()
     while process:  # in a container the launcher may be process 1, whose parent is 0
         folder = Path(f"/proc/{process}")
         try:

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+from unilaunch.addresses import own_names
 from unilaunch.errors import LauncherError
+from unilaunch.launchers.allocation import allocated_hosts, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.overriding import override
 
@@ -15,7 +17,7 @@ _VERSIONS = {
 _LOGINS = ("HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP",
            "I_MPI_HYDRA_BOOTSTRAP_EXEC")  # fmt: skip
 #: Options of Open MPI that Hydra does not have.
-_FOREIGN = ("prefix", "map_by", "rank_by", "mca", "output_filename", "merge_stderr_to_stdout")
+_FOREIGN = ("prefix", "map_by", "rank_by", "mca")
 
 
 class MpichMpiexec(Mpirun):
@@ -50,8 +52,8 @@ class MpichMpiexec(Mpirun):
         return [
             *(["-wdir", str(mpi.cwd.absolute())] if mpi.cwd else []),
             *(["-bind-to", mpi.bind_to] if mpi.bind_to else []),
+            *(["-launcher", "fork"] if _is_alone(request) else []),
             *_variables(request),
-            *(["-l"] if mpi.tag_output else []),
             *mpi.mpi_args,
         ]
 
@@ -92,6 +94,20 @@ def recognise(path: Path, said: str) -> Mpirun | None:
         if found := _VERSIONS[launcher].search(said):
             return kind(path, launcher, (int(found[1]), int(found[2])))
     return None
+
+
+def _is_alone(request: Request) -> bool:
+    """Return whether the resource manager has allocated this host alone: nothing need be started by its own commands.
+
+    Hydra would start even this host's ranks with them; in a container srun may be absent or know no cluster, and Hydra
+    then waits without an end.
+    """
+    if not is_allocated(request.environ) or any(name in request.environ for name in _LOGINS):
+        return False
+    if {"-launcher", "-bootstrap"} & set(request.mpi.mpi_args):
+        return False
+    names = {host.name for host in request.hosts or allocated_hosts(request.environ)}
+    return bool(names) and names <= own_names(names)
 
 
 def _variables(request: Request) -> list[str]:

@@ -33,6 +33,8 @@ class Launcher(ABC):
     scripts: tuple[str, ...] = ()
     #: File names of its MPI library, which lies in the installation of those programs; and other names of the same.
     libraries: tuple[str, ...] = ()
+    #: No process of it stands above a rank: each pod of a job runs the user's command.
+    is_unseen: bool = False
     #: What to do if its ranks cannot use MPI, or MPI counts other ranks; "" for the usual advice.
     without_mpi: str = ""
     #: The versions that `launch` can start, for a message: "MPICH or Intel MPI"; "" if it can start none.
@@ -49,6 +51,10 @@ class Launcher(ABC):
     def is_protocol_only(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002  (most have a protocol of their own)
         """Whether these variables may be another launcher's, which speaks with its ranks in the same way."""
         return False
+
+    def copies(self, environ: Mapping[str, str]) -> int:  # noqa: ARG002
+        """Return how often it has started the user's command; only of a launcher that `is_unseen`."""
+        return 1
 
     def is_helper(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002
         """Whether the launcher started this process for itself: it is no rank."""

@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from unilaunch.errors import say
-from unilaunch.exports import secrets, without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import is_allocated
+from unilaunch.machine_variables import travelling
 from unilaunch.record import Record, replace
+from unilaunch.redaction import redact_words, secret_arguments, secret_variables, without_secret_values
 
 M = TypeVar("M", bound=MpiSpec)
 
-#: Variables that ranks on other hosts need: the login environment of ssh does not have them.
-_NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
-           "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")  # fmt: skip
-_PREFIXES = (
-    "UNILAUNCH_", "_UNILAUNCH_", "NCCL_", "TORCH_", "GLOO_", "HCCL_", "MS_", "GLOG_", "OMP_", "MKL_", "OPENBLAS_",
-    "HF_",
-)  # fmt: skip
+
+def reference(name: str) -> str:
+    """Return the text in a word that stands for the value of a variable; each job file writes it in its own way."""
+    return f"\ue000{name}\ue001"
 
 
 class Request(Record):
@@ -53,15 +51,33 @@ class Request(Record):
     def forwarded(self) -> list[str]:
         """Return the variables that ranks on other hosts are to find as they are here, beside the user's own `-x`."""
         named = {text.partition("=")[0] for text in self.mpi.export}
-        if not self.several:
-            return []
-        return sorted(
-            name for name in self.environ if (name in _NEEDED or name.startswith(_PREFIXES)) and name not in named
-        )
+        return travelling(self.environ.keys() - named) if self.several else []
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The arguments of the ranks' program: the words behind `--`."""
+        return self.program[self.program.index("--") + 1 :] if "--" in self.program else ()
+
+    @property
+    def secret_names(self) -> list[str]:
+        """The variables that must hold the secret values of `-x` and of the arguments where a job file starts."""
+        of_args = (name for _, name in secret_arguments(self.args).values())
+        return list(dict.fromkeys([*secret_variables(self.mpi.export), *of_args]))
 
     def shown(self) -> "Request":
-        """Return the same without the values of secrets, for a line that is shown or kept."""
-        return self._with(without_secrets(self.mpi.export))
+        """Return the same without secret values, for a line that is shown."""
+        mpi = {
+            "export": without_secret_values(self.mpi.export), "mpi_args": redact_words(self.mpi.mpi_args),
+        }  # fmt: skip
+        return replace(self, mpi=self.mpi.model_copy(update=mpi), program=redact_words(self.program))
+
+    def referring(self) -> "Request":
+        """Return the same for a job file: in place of each secret value the program has a `reference` to a variable."""
+        args = list(self.args)
+        for position, (before, name) in secret_arguments(args).items():
+            args[position] = before + reference(name)
+        program = (*self.program[: len(self.program) - len(args)], *args)
+        return replace(self._with(without_secret_values(self.mpi.export)), program=program)
 
     def started(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
@@ -69,7 +85,7 @@ class Request(Record):
         Variables that mpirun itself reads stay where they are, unless they are secrets.
         """
         own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
-        hidden, given = secrets(self.mpi.export), (text.partition("=") for text in self.mpi.export)
+        hidden, given = secret_variables(self.mpi.export), (text.partition("=") for text in self.mpi.export)
         moved = {
             name: value for name, equals, value in given if equals and (name in hidden or not name.startswith(own))
         }
@@ -100,6 +116,11 @@ class Mpirun(ABC):
     operator_name: ClassVar[str] = ""
 
     @property
+    def process(self) -> str:
+        """What runs while the job runs, for a message."""
+        return str(self.path)
+
+    @property
     def begins_here(self) -> bool:
         """Whether the host on which mpirun runs gets ranks first, wherever it stands in the list of hosts."""
         return False
@@ -108,6 +129,11 @@ class Mpirun(ABC):
     def fills_the_first_host(self) -> bool:
         """Whether all ranks go to the first host if mpirun may oversubscribe and no slots are given."""
         return False
+
+    @property
+    def far_input_limit(self) -> int | None:
+        """How many bytes of input reach a rank 0 on another host; None if all do."""
+        return None
 
     def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
         """Whether it reads the user's hostfile as it is, with slots."""

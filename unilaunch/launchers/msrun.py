@@ -34,7 +34,6 @@ class Msrun(Launcher):
             environ, self.title, (rank, SIZE), (ROLE, ADDRESS, PORT),
             run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
-            alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
         )  # fmt: skip
 

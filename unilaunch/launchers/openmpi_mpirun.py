@@ -30,6 +30,8 @@ _BINDING_PARAMETERS = {
     "rmaps_base_mapping_policy", "rmaps_default_mapping_policy",
 }  # fmt: skip
 _BINDING_OPTIONS = {"--bind-to", "--map-by", "--cpu-list", "--cpu-set"}
+#: Bytes: 5.0.11 sends one piece of input to another host, loses the others, and reports nothing (prrte issue 2579).
+_FAR_INPUT_LIMIT = 4096
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 
 
@@ -59,6 +61,11 @@ class OpenMpirun(Mpirun):
         if not named or _is_built_with_cuda(self.path):
             return {}
         return dict.fromkeys(named, "this Open MPI was built without CUDA, and its ranks would crash with it")
+
+    @property
+    @override
+    def far_input_limit(self) -> int | None:
+        return _FAR_INPUT_LIMIT if self.version[0] >= _FIVE else None
 
     @override
     def check(self, request: Request, user: int) -> None:
@@ -97,7 +104,6 @@ class OpenMpirun(Mpirun):
             *_parameters(request, version),
             *[word for text in mpi.export for word in ("-x", text)],
             *[word for name in request.forwarded() for word in ("-x", name)],
-            *_output(request, version),
             *mpi.mpi_args,
             *request.program,
         ]
@@ -189,7 +195,7 @@ def _unbuffered(request: Request, version: int) -> list[str]:
     The agents send whole lines all the same. With options that name or tag the output it shows nothing, or mixes it.
     """
     mpi = request.mpi
-    named = mpi.output_filename or mpi.tag_output or "--output" in mpi.mpi_args
+    named = {"--output", "--output-filename"} & set(mpi.mpi_args)
     return ["--output", ":raw"] if version >= _FIVE and not named else []
 
 
@@ -265,14 +271,3 @@ def _named(mpi: MpiSpec, environ: Mapping[str, str]) -> dict[str, str]:
         if name.startswith(prefix)
     }
     return of_variables | dict(mpi.mca)
-
-
-def _output(request: Request, version: int) -> list[str]:
-    mpi = request.mpi
-    words = []
-    if mpi.output_filename:
-        path, _, qualifiers = mpi.output_filename.partition(":")
-        kept = [word for word in qualifiers.split(",") if word and not (version >= _FIVE and word == "nojobid")]
-        words += ["--output-filename", ":".join([path, *([",".join(kept)] if kept else [])])]
-    words += ["--merge-stderr-to-stdout"] if mpi.merge_stderr_to_stdout else []
-    return words + (["--tag-output"] if mpi.tag_output else [])

@@ -17,6 +17,7 @@ STEP = "SLURM_STEP_ID"  # "0"
 LAST_STEP = 0xFFFFFFEF  # higher numbers are Slurm's special steps: the batch script, salloc's interactive shell
 JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+NODE = "SLURMD_NODENAME"  # of this process, by the name that Slurm has for it
 STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one component
 COMPONENTS = "SLURM_HET_SIZE"
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
@@ -47,7 +48,7 @@ class Slurm(Launcher):
         The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start:
         it may be a shell (srun --pty bash) in which one run follows the other.
         """
-        if not _is_step(environ):
+        if not is_step(environ):
             return None
         size = next((name for name in SIZES if name in environ), SIZES[0])
         nodes = next((name for name in NODES if name in environ), NODES[0])
@@ -63,10 +64,11 @@ class Slurm(Launcher):
     @override
     def beside(self, environ: Mapping[str, str]) -> Mapping[str, str]:
         """Mpirun starts its daemons by an srun, which would wait for ever for the processors that this step holds."""
-        return {OVERLAP: "1"} if _is_step(environ) and OVERLAP not in environ else {}
+        return {OVERLAP: "1"} if is_step(environ) and OVERLAP not in environ else {}
 
 
-def _is_step(environ: Mapping[str, str]) -> bool:
+def is_step(environ: Mapping[str, str]) -> bool:
+    """Return whether this process belongs to a step that srun has started."""
     return STEP in environ and not (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP)
 
 

@@ -46,7 +46,6 @@ class Torchrun(Launcher):
             environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE), (ADDRESS, PORT, RUN, RESTART),
             run_id=f"torchrun-{environ[RUN]}-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
-            alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
         )  # fmt: skip
         return found if found.local_size == found.size else replace(found, local_rank=None, local_size=None)
@@ -73,7 +72,6 @@ def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:
     return describe(
         environ, "torch.distributed", (RANK, SIZE), (ADDRESS, PORT), launcher="torch.distributed's variables",
         run_id=f"env-{environ[ADDRESS]}-{environ[PORT]}", mpi=False,
-        alike=False,
         patient=True,  # a program that starts ranks one by one (the kubelet of a JobSet) sends SIGTERM to stop them
         rank_0_hosts=(environ[ADDRESS],),
     )  # fmt: skip

@@ -22,8 +22,12 @@ def read(streams: Iterable[Stream], since: float = 0.0) -> Iterator[LogLine]:
         streams: The files.
         since: A file that was last written before this moment is not opened. Seconds since 1970.
     """
-    files = [(stream, stream.path.stat()) for stream in streams]
-    readers = [Reader(stream) for stream, file in files if file.st_size and file.st_mtime >= since]
+    readers = []
+    for stream in streams:
+        with suppress(FileNotFoundError):  # a new run has moved it aside since it was found
+            file = stream.path.stat()
+            if file.st_size and file.st_mtime >= since:
+                readers.append(Reader(stream))
     yield from merge(reader.lines() for reader in readers)
     for reader in readers:
         reader.close()
@@ -64,9 +68,9 @@ def _new_lines(
     found = {key: stream for stream in streams if (key := _identity(stream.path))}
     gone = {key: readers.pop(key) for key in set(readers) - set(found)}
     for key, stream in found.items():
-        if key not in readers:
-            readers[key] = Reader(stream)
-        readers[key].stream = stream  # the host becomes known later
+        with suppress(FileNotFoundError):  # a new run has moved it aside since it was found
+            readers[key] = readers.get(key) or Reader(stream)
+            readers[key].stream = stream  # the host becomes known later
     # A file that a new run has moved aside is read to its end; Open MPI's copy of a stream that is ours too is not.
     rests = [reader.lines() for key, reader in gone.items() if _identity(key[0]) != key]
     yield from merge([*rests, *(reader.lines(whole=whole) for reader in readers.values())])

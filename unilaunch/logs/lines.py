@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -138,7 +139,8 @@ class _Sizes:
     def open(self) -> None:
         """Open the file, if it exists by now."""
         if self.path and not self.file and self.path.exists():
-            self.file = _open(self.path)
+            with suppress(FileNotFoundError):
+                self.file = _open(self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -166,5 +168,7 @@ def _seconds_of_day(moment: float) -> float:
 def _open(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
+    except FileNotFoundError:  # a new run has moved it aside since it was found
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None

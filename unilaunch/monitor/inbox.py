@@ -1,6 +1,5 @@
 """Receive the messages of all agents, from every host, with or without a shared file system."""
 
-import os
 import selectors
 import socket
 import time
@@ -82,19 +81,15 @@ class Inbox:
         self.door.tick()
 
     @contextmanager
-    def awake_at(self, process: int) -> Iterator[None]:
-        """While the block runs, let `take` return as soon as *process*, a child of this process, has ended."""
-        try:
-            descriptor = os.pidfd_open(process)
-        except (OSError, AttributeError):  # no pidfd before Linux 5.3: the end is noticed after `take`
-            yield
-            return
-        self.selector.register(descriptor, selectors.EVENT_READ, self._wake)
+    def awake_at(self, descriptor: int) -> Iterator[None]:
+        """While the block runs, let `take` return as soon as *descriptor* can be read; -1 for none."""
+        if descriptor >= 0:
+            self.selector.register(descriptor, selectors.EVENT_READ, self._wake)
         try:
             yield
         finally:
-            self.selector.unregister(descriptor)
-            os.close(descriptor)
+            if descriptor >= 0:
+                self.selector.unregister(descriptor)
 
     def end(self, order: End) -> None:
         """Send *order* to every agent, also to those that connect later."""
@@ -158,13 +153,14 @@ class Inbox:
         self.selector.register(connection, selectors.EVENT_READ, partial(self._read, connection))
 
     def _read(self, connection: socket.socket) -> None:
-        cause, reason = Cause.LOST_AGENT, "its processes have exited"
+        cause, message = Cause.LOST_AGENT, "its agent, the process that supervises it, was killed or has crashed"
         try:
             data = connection.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError as error:
-            data, cause, reason = b"", Cause.LOST_HOST, f"its host does not answer: {error.strerror}"
+            data, cause = b"", Cause.LOST_HOST
+            message = f"its connection broke: its host does not answer: {error.strerror}"
         self.received += len(data)
         unread = self.unread[connection]
         for line in messages.take_lines(unread, data):
@@ -174,7 +170,7 @@ class Inbox:
                 data = b""
                 break
         if not data or len(unread) > LARGEST:
-            self._hang_up(connection, cause, reason)
+            self._hang_up(connection, cause, message)
 
     def _understand(self, agent: socket.socket, rank: int, message: Message) -> None:
         """Store a message about a rank."""
@@ -217,7 +213,7 @@ class Inbox:
             with suppress(OSError):
                 self.asking.pop().send(messages.encode(messages.Meeting(self.meeting), self.attempt))
 
-    def _hang_up(self, connection: socket.socket, cause: Cause, reason: str) -> None:
+    def _hang_up(self, connection: socket.socket, cause: Cause, message: str) -> None:
         self.selector.unregister(connection)
         self.asking.discard(connection)
         del self.unread[connection]
@@ -227,16 +223,16 @@ class Inbox:
                 seen.state, seen.lost = RankState.LOST, cause
                 self._count(rank, seen)
                 if seen.failure is None:
-                    self._fail(rank, seen, _lost(rank, seen, cause, reason))
+                    self._fail(rank, seen, _lost(rank, seen, cause, message))
         connection.close()
 
 
-def _lost(rank: int, seen: RankSeen, cause: Cause, reason: str) -> Failure:
+def _lost(rank: int, seen: RankSeen, cause: Cause, message: str) -> Failure:
     """Return the failure of a rank whose agent no longer sends messages."""
     phase, progress = split_phase(seen.progress)
     return Failure(
         cause=cause,
-        message=f"its connection broke: {reason}",
+        message=message,
         exit_code=137 if cause is Cause.LOST_AGENT else 1,
         rank=rank,
         host=seen.host,
@@ -260,15 +256,16 @@ class Listening(Record):
     where: str
 
 
-def listen(hosts: Sequence[str], *, several: bool, host_timeout: float) -> Listening:
+def listen(hosts: Sequence[str], *, several: bool, host_timeout: float, key: bytes | None = None) -> Listening:
     """Listen for agents.
 
     Args:
         hosts: Hosts of the job: agents first try this host's address on the route to them.
         several: Whether there are other hosts; if not, only processes of this host can connect.
         host_timeout: Seconds for which a host may be silent.
+        key: The secret that agents must know; None for a random one.
     """
     listener = addresses.listen(0, several=several)
-    secret = new_secret()
+    secret = key or new_secret()
     own, port = addresses.own_addresses(hosts, several=several), listener.getsockname()[1]
     return Listening(listener, secret, f"{','.join(own)} {port} {secret.hex()} {host_timeout:g}")

@@ -27,10 +27,14 @@ class BadMessageError(ValueError):
 
 
 class Shown(StrEnum):
-    """How the console shows a rank's output: not at all, in whole lines beside other ranks' lines, or alone."""
+    """How the console shows a rank's output.
+
+    Not at all; in whole lines beside other ranks' lines; the same with the rank before each line; or alone.
+    """
 
     NOTHING = "nothing"
     LINES = "lines"
+    LABELLED = "labelled"
     ALL = "all"
 
 
@@ -100,11 +104,18 @@ class Done(Record):
     leaving: bool = False
 
 
+class Saving(Record):
+    """The rank uses the time that it has to end: a handler of its program has begun, or its exit functions run."""
+
+
 # From an agent to the monitor.
 
 
 class Progress(Record):
-    """What the rank is doing, and how many seconds ago that changed; its pace (`Pace`), and its memory in bytes."""
+    """What the rank is doing, and how many seconds ago that changed; its pace (`Pace`), and its memory in bytes.
+
+    waiting: It waits for other ranks in a collective.
+    """
 
     facts: dict[str, JsonValue]
     age: float
@@ -112,6 +123,7 @@ class Progress(Record):
     busy: float = 0.0
     received: int = 0
     memory: int = 0
+    waiting: bool = False
 
 
 class Stack(Record):
@@ -135,6 +147,43 @@ class Meeting(Record):
     """Where rank 0 listens for the other ranks; None requests that address."""
 
     text: str | None
+
+
+# Between `launch` on node 0 and `launch` on another node.
+
+
+class Join(Record):
+    """A node is there, and this was typed on it: the version, TARGET and its arguments, and the number of its ranks."""
+
+    host: str
+    version: str
+    target: str
+    args: tuple[str, ...]
+    ranks: int
+
+
+class Begin(Record):
+    """Start the ranks of this node, in an attempt that all nodes call *run*.
+
+    Attributes:
+        first: The first of them.
+        size: Number of the ranks of all nodes.
+        run: The name of the attempt.
+        nonce: From this and the secret of the start the key follows with which agents and ranks reach the monitor.
+        addresses: Where the monitor listens, as node 0 sees it.
+        port: The monitor's port.
+        host_timeout: Seconds for which a host may be silent.
+        variables: Variables of the ranks: the spec, and the count of restarts.
+    """
+
+    first: int
+    size: int
+    run: str
+    nonce: str
+    addresses: tuple[str, ...]
+    port: int
+    host_timeout: float
+    variables: dict[str, JsonValue]
 
 
 # Orders of the monitor.
@@ -170,15 +219,22 @@ class Leave(Record):
 
 
 class End(Record):
-    """End the ranks, and exit with the job's code."""
+    """End the ranks, and exit with the job's code; a rank that is saving has *grace* seconds."""
 
     exit_code: int
+    grace: float = 0.0
 
 
-Order = ShowStacks | PassSignal | Stop | Release | Leave | End
-OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Failed | Returned | Done
+class Await(Record):
+    """Ranks of this or of other agents are saving: do not exit before them, at most for so many seconds."""
+
+    seconds: float
+
+
+Order = ShowStacks | PassSignal | Stop | Release | Leave | End | Await
+OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Failed | Returned | Done | Saving
 OfAgent = Progress | Stack | Exited
-Message = OfRank | OfAgent | Meeting | Order
+Message = OfRank | OfAgent | Meeting | Join | Begin | Order
 
 _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 

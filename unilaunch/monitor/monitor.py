@@ -1,7 +1,7 @@
 """Decide when a job must end: at its first failure, or when no rank makes progress."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered
@@ -9,6 +9,7 @@ from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
+from unilaunch.monitor.verdict import ranks as name_ranks
 from unilaunch.output.failure import Cause, Failure
 from unilaunch.record import Record, field, replace
 
@@ -38,10 +39,14 @@ class Monitor(Record, frozen=False):
         several: Whether they are on several hosts.
         stall_timeout: Seconds without any progress of any rank after which the job is ended; None: never.
         abort: Whether to end all ranks at the first failure; if not, the job ends with its last rank.
+        start_limit: Seconds for the first rank to be heard of, after which the job is ended.
         announce: Called with the verdict before any rank is ordered to end: mpirun may end this process with them.
+        tell_saving: Called with the verdict and the ranks that are saving, if the end waits for some.
         lost_patience: Seconds after the loss of a host in which the launcher should notice it too.
+        grace: Seconds for a rank whose program saves when another rank has failed.
         verdict: How the job failed; None while no failure is known.
         ending: Whether the ranks have been ordered to end.
+        awaiting: Until when the end waits for ranks that are saving; 0 if none is.
         hurried: Whether the launcher ends the ranks and this process itself: the verdict must not wait.
     """
 
@@ -50,14 +55,19 @@ class Monitor(Record, frozen=False):
     several: bool
     stall_timeout: float | None
     abort: bool
+    start_limit: float = float("inf")
     lost_patience: float = 0.0
+    grace: float = 0.0
     announce: Callable[[Verdict], None] = lambda _: None
+    tell_saving: Callable[[Verdict, Sequence[int]], None] = lambda *_: None
     verdict: Verdict | None = None
     ending: bool = False
     hurried: bool = False
+    awaiting: float = 0.0
     _began: float = field(default_factory=time.monotonic)
     _first: float | None = None
     _asked: float | None = None
+    _left: bool = False
 
     @property
     def finished(self) -> bool:
@@ -74,16 +84,25 @@ class Monitor(Record, frozen=False):
         """Whether the program of every rank has ended, though some ranks may still wait for others."""
         return not self.inbox.working
 
+    def begin(self) -> None:
+        """Count all times from now on: the launcher has been started, for which other nodes may have been awaited."""
+        self._began = time.monotonic()
+
     def look(self) -> None:
         """Judge the messages that have arrived; order the end when it is time."""
-        now = time.monotonic()
+        if not self.ending:
+            self._look_for_a_failure(time.monotonic())
         if self.ending:
-            return
+            self._let_agents_leave()
+
+    def _look_for_a_failure(self, now: float) -> None:
         failures = self.failures()
         if failures and self._first is None:
             self._first = now
         if failures and self._is_time(failures, now):
             self.end(self._judge(failures))
+        elif not self.inbox.ranks and now - self._began > self.start_limit:
+            self.end(Verdict(Failure(Cause.CANNOT_START, _nobody(self.start_limit, several=self.several), 1), 1, ()))
         elif self.stall_timeout and not (failures and self.abort) and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
@@ -109,7 +128,18 @@ class Monitor(Record, frozen=False):
         self.verdict = verdict
         self.ending = True
         self.announce(verdict)
-        self.inbox.end(messages.End(verdict.exit_code))
+        self.inbox.end(messages.End(verdict.exit_code, self.grace))
+
+    def _let_agents_leave(self) -> None:
+        """Let the agents exit once every rank has ended: a launcher kills the ranks that are left at the first exit."""
+        saving = [rank for rank, seen in self.inbox.ranks.items() if seen.saving and not seen.is_over]
+        if self.verdict and self.grace and saving and not self.awaiting:
+            self.awaiting = time.monotonic() + self.grace
+            self.tell_saving(self.verdict, saving)
+            self.inbox.tell_all(messages.Await(self.grace))
+        if self.verdict and self.finished and not self._left:
+            self._left = True
+            self.inbox.tell_all(messages.Leave(self.verdict.exit_code))
 
     def _is_time(self, failures: list[Failure], now: float) -> bool:
         if self.finished:
@@ -143,14 +173,31 @@ class Monitor(Record, frozen=False):
             left = {rank for rank in self.inbox.connected if not ranks[rank].is_over}
             if left <= set(told) or now - self._asked > STACKS:
                 what = "made progress" if ranks else "been heard of"
-                stalled = _stalled(f"no rank has {what} for {now - moved:.0f} s", told)
+                stalled = _stalled(f"no rank has {what} for {now - moved:.0f} s{_awaited(ranks)}", told)
                 failures = self.failures()  # without abort: the others may wait for a rank that has failed
                 self.end(replace(judge(failures, self.size), stacks=stalled.stacks) if failures else stalled)
+
+
+def _nobody(seconds: float, *, several: bool) -> str:
+    """Return in words that no rank has begun, and what to do."""
+    what = f"no rank has begun within {seconds:g} s (--timeout)"
+    doubt = ": the other hosts must reach this one on any TCP port, unilaunch doctor says which do not"
+    return what + doubt * several
 
 
 def _is_of_all(failure: Failure) -> bool:
     """Return whether every rank fails in this way; Ctrl-C in one program need not be known to the others."""
     return failure.together and failure.cause is not Cause.ENDED_FROM_OUTSIDE
+
+
+def _awaited(seen: Mapping[int, RankSeen]) -> str:
+    """Return who is awaited in a collective, and by whom, in words; "" if that is not known."""
+    working = [rank for rank, one in seen.items() if one.is_working]
+    waiting = [rank for rank in working if seen[rank].pace.waiting]
+    awaited = [rank for rank in working if not seen[rank].pace.waiting]
+    if not waiting or not awaited:
+        return ""
+    return f": {name_ranks(awaited)} {'are' if len(awaited) > 1 else 'is'} awaited by {name_ranks(waiting)}"
 
 
 def _stalled(what: str, told: dict[int, RankSeen]) -> Verdict:

@@ -40,6 +40,7 @@ class RankSeen(Record, frozen=False):
         value: What its function returned.
         result: What its model returned.
         stack: Its stacks, if they were requested.
+        saving: Whether its program uses the time that it has to end.
     """
 
     state: RankState = RankState.STARTING
@@ -57,6 +58,7 @@ class RankSeen(Record, frozen=False):
     value: JsonValue = None
     result: dict[str, JsonValue] | None = None
     stack: messages.Stack | None = None
+    saving: bool = False
     _stepped: float = 0.0
 
     def hear(self, message: OfRank | OfAgent) -> None:
@@ -93,6 +95,8 @@ class RankSeen(Record, frozen=False):
                 self.host, self.device, self.run, self.state = host, device, run, RankState.RUNNING
             case messages.Done():
                 self.state = RankState.DONE
+            case messages.Saving():
+                self.saving = True
             case _:
                 pass
 

@@ -11,6 +11,7 @@ from unilaunch.errors import PeerLostError, RefusedTogetherError, StoppedError, 
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
 from unilaunch.record import Record, field
+from unilaunch.step import Step
 
 
 class Cause(StrEnum):
@@ -27,6 +28,7 @@ class Cause(StrEnum):
     STALLED = "stalled"
     ENDED_FROM_OUTSIDE = "ended from outside"
     REFUSED_INPUT = "refused input"
+    CANNOT_START = "cannot start"
     UNKNOWN = "unknown"
 
     @classmethod
@@ -80,6 +82,8 @@ class Failure(Record):
     final: bool = False
 
 
+#: Modules that read a program's command line; they end it with code 2 if an argument is wrong.
+_PARSERS = {"argparse", "optparse", "click", "typer", "fire"}
 #: Messages of frameworks, MPI and the system that another rank is lost. Only here do texts decide.
 _LOST_PEER = re.compile(
     r"connection (was )?(reset|closed|aborted|refused)|broken pipe|socket (was )?closed|remote process exited"
@@ -104,8 +108,9 @@ def describe_exception(
         told: Whether the rank itself has shown why.
     """
     phase, progress = split_phase(doing)
+    begun = Step.last_from_facts(progress) is not None
     return Failure(
-        cause=_cause_of(error),
+        cause=Cause.CANNOT_START if not begun and _keeps_from_starting(error) else _cause_of(error),
         message=_message(error),
         exit_code=exit_code,
         error="" if type(error) is RefusedTogetherError else type(error).__name__,
@@ -145,6 +150,17 @@ def _cause_of(error: BaseException) -> Cause:
             return Cause.EXIT
     is_of_a_peer = _LOST_PEER.search(_message(error)) and not isinstance(error, OSError)  # of a file, or a server
     return Cause.LOST_PEER if is_of_a_peer else Cause.EXCEPTION
+
+
+def _keeps_from_starting(error: BaseException) -> bool:
+    """Return whether each start would meet this error again, if no step was made before it."""
+    if not isinstance(error, SystemExit) or error.code != 2:  # noqa: PLR2004  (see _PARSERS)
+        return isinstance(error, ImportError | SyntaxError)
+    place = error.__traceback__
+    while place and place.tb_next:
+        place = place.tb_next
+    raised_in = str(place.tb_frame.f_globals.get("__name__", "")) if place else ""
+    return raised_in.partition(".")[0] in _PARSERS
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -92,8 +92,8 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, text.encode())
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write *data* to *path* completely or not at all; the folder is not synchronised with the disk.
+def write_whole(path: Path, *data: bytes | memoryview) -> None:
+    """Write *data*, one after the other, completely or not at all; the folder is not synchronised with the disk.
 
     Raises:
         OSError: It cannot be written. What was there is left as it was.
@@ -102,7 +102,7 @@ def write_whole(path: Path, data: bytes) -> None:
     try:
         aside.unlink(missing_ok=True)  # the file of a killed process that had the same number
         with open(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(data)
+            file.writelines(data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import InputError, say
-from unilaunch.exports import STARTED_IN, spec_without_secrets
 from unilaunch.output.claim import (
     Marker,
     claim,
@@ -23,6 +22,8 @@ from unilaunch.output.claim import (
 )
 from unilaunch.output.files import append, event_line, move_aside, write_json
 from unilaunch.record import Record
+from unilaunch.redaction import redact_fields
+from unilaunch.spec_file import LEFT_OUT, STARTED_IN
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
 #: The socket on which the monitor of a running job listens for the job's owner.
@@ -152,9 +153,11 @@ class OutputFolder:
             append(self.stderr, text)
 
     def write_spec(self, spec: Mapping[str, Any]) -> None:
-        """Write the spec of this run, without the values of secrets among its arguments, and where it was started."""
+        """Write the spec of this run without secret values, and where it was started."""
+        shown = redact_fields(spec)
+        left_out = {LEFT_OUT: True} if shown["args"] != spec["args"] else {}
         with self._losing():
-            write_json(self.root / SPEC, spec_without_secrets(spec) | {STARTED_IN: str(Path.cwd())})
+            write_json(self.root / SPEC, shown | left_out | {STARTED_IN: str(Path.cwd())})
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the job's result."""

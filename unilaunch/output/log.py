@@ -47,13 +47,13 @@ class Log(Record):
         logger.remove()
         logger.configure(extra={"rank": self.name})
         if self.file is None:
-            logger.add(sys.stderr, level=self.level, format=self.line, backtrace=False, diagnose=False)
+            logger.add(sys.stderr, level=self.level, format=self.line, colorize=False, backtrace=False, diagnose=False)
             return logger
         warning = logger.level("WARNING").no
         shown = max(warning, logger.level(self.level).no)
-        logger.add(sys.stderr, level=shown, format=self.line, backtrace=False, diagnose=False)
+        logger.add(sys.stderr, level=shown, format=self.line, colorize=False, backtrace=False, diagnose=False)
         logger.add(
-            _writer(self.file), level=self.level, format=self.line, backtrace=False, diagnose=False,
+            _writer(self.file), level=self.level, format=self.line, colorize=False, backtrace=False, diagnose=False,
             filter=lambda record: record["level"].no < warning,
         )  # fmt: skip
         return logger

@@ -13,7 +13,8 @@ from unilaunch.backend import Collectives, Peers, Placement
 from unilaunch.devices import DEVICES
 from unilaunch.errors import PlacementError
 from unilaunch.limits import allow_files
-from unilaunch.rank import joining, mpi
+from unilaunch.rank import group as program
+from unilaunch.rank import joining, mpi, tcp
 from unilaunch.rank.facts import own_facts
 from unilaunch.rank.identity import complete, count
 from unilaunch.rank.placement import Facts, place
@@ -38,6 +39,7 @@ class Member(Record):
         environ: The environment that its launcher gave it.
         supervised: Whether unilaunch started this process and supervises it.
         facts: What each rank has told of itself, by rank, if unilaunch did not start this process.
+        launcher_info: The launcher info, if the program's own group gives the ranks; otherwise *environ* does.
     """
 
     world: World
@@ -46,6 +48,7 @@ class Member(Record):
     environ: Mapping[str, str]
     supervised: bool
     facts: Sequence[Facts] = ()
+    launcher_info: LauncherInfo | None = None
 
     def collectives(self) -> Collectives:
         """Return collectives on host arrays, over MPI if the launcher supports it, otherwise over sockets.
@@ -56,7 +59,7 @@ class Member(Record):
         Raises:
             EnvironmentMismatchError: libmpi cannot be loaded, or its ranks differ from the launcher's.
         """
-        found = replace(launchers.detect(self.environ), size=self.world.size)
+        found = replace(self.launcher_info or launchers.detect(self.environ), size=self.world.size)
         try:
             return joining.data_path(found, self.peers)
         finally:
@@ -66,6 +69,7 @@ class Member(Record):
 
 #: `run` sets it before the first line of a script; otherwise `join` does.
 member: Member | None = None
+_aborts = False  # whether an uncaught exception ends all ranks
 
 
 def init(device: str = "auto") -> World:
@@ -87,33 +91,39 @@ def init(device: str = "auto") -> World:
 def join(device: str = "auto") -> Member:
     """Return this process as one of the ranks. All ranks must call this; the first call meets the other ranks.
 
+    Where the program itself has connected more ranks than its launcher has started (`mp.spawn` and
+    `init_process_group`), these are the ranks.
+
     Args:
         device: "cpu", "cuda", "npu" or "auto" (at the first call the best, later the same as before), for a script that
             unilaunch has not started.
 
     Raises:
-        UnilaunchError: The launcher's variables are not valid, the ranks do not find each other, or a rank has no
-            device of that kind.
+        UnilaunchError: The launcher's variables are not valid, the ranks do not find each other, a rank has no device
+            of that kind, or the program has connected more ranks after the first call.
     """
     global member  # noqa: PLW0603  (a process is one rank)
     if member is None:
         member = _join(dict(os.environ), device)  # noqa: TID251  (of a script that unilaunch has not started)
-    elif device not in {"auto", member.placement.device} and not member.supervised:
+        return member
+    program.refuse_larger_group(member.world.rank, member.world.size)
+    if device not in {"auto", member.placement.device} and not member.supervised:
         placement = _place(device, member.facts)[member.world.rank]
         member = replace(member, placement=placement, world=replace(member.world, device=str(placement)))
     return member
 
 
 def _join(environ: Mapping[str, str], device: str) -> Member:
-    found = launchers.detect(environ)
+    found, broadcast = program.detect(environ)
     allow_files(_FILES * (found.size or 1))
-    peers = _meet(found, environ)
+    peers = _meet(found, environ, broadcast)
     atexit.register(peers.leave)
     found = complete(found, peers)
     facts = cast("list[Facts]", peers.share(own_facts(environ, found.run_id, "")))
     placement = _place(device, facts)[found.rank]
     world = replace(count(found, facts), device=str(placement))
-    return Member(world, placement, peers, environ, supervised=False, facts=facts)
+    info = found if broadcast else None
+    return Member(world, placement, peers, environ, supervised=False, facts=facts, launcher_info=info)
 
 
 def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
@@ -122,8 +132,10 @@ def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
     return place(device, [*DEVICES, "cpu"], None, facts)
 
 
-def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
+def _meet(found: LauncherInfo, environ: Mapping[str, str], broadcast: program.Broadcast | None) -> Peers:
     """Connect to the other ranks; over MPI if the script has initialised it already."""
+    if broadcast:
+        return tcp.join(found, _PATIENCE, program.GroupBoard(found, broadcast, _PATIENCE))
     if found.mpi and found.size != 1:
         if mpi.is_initialized() and not mpi.is_finalized():
             return mpi.join(found, "multiple")
@@ -133,7 +145,10 @@ def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
 
 def _abort_when_failed() -> None:
     """Let an uncaught exception end all ranks. Otherwise this rank's MPI_Finalize and the other ranks wait forever."""
-    show = sys.excepthook
+    global _aborts
+    if _aborts:
+        return
+    _aborts, show = True, sys.excepthook
 
     def abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         show(kind, error, traceback)

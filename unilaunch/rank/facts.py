@@ -18,6 +18,7 @@ from unilaunch.launchers import set_by_launchers
 from unilaunch.placeholders import placeholder_values
 from unilaunch.rank.framework_env import exported_threads
 from unilaunch.rank.placement import Facts
+from unilaunch.redaction import redact_fields
 from unilaunch.task import Task
 from unilaunch.version import __version__
 from unilaunch.world import LauncherInfo, host_identity
@@ -42,6 +43,7 @@ def tell_facts(
         RefusedTogetherError: Two ranks have different tasks, or different versions of unilaunch.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
+    del told["args"]  # `mpirun bash -c 'run t.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK'`
     # Rank 0 sends the answers of all ranks to all ranks: a digest in place of arguments that may be large.
     digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     facts = own_facts(environ, found.run_id, monitor)
@@ -112,10 +114,13 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
 
 
 def _compare(rank: int, told: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> None:
+    def shown(values: Mapping[str, JsonValue]) -> JsonValue:
+        return cast("JsonValue", redact_fields({field: values.get(field)})[field])
+
     for field in {**first, **told}:
         if told.get(field) != first.get(field):
             raise RefusedTogetherError(
-                f"rank 0 has {field}={first.get(field)!r} and rank {rank} {field}={told.get(field)!r}: "
+                f"rank 0 has {field}={shown(first)!r} and rank {rank} {field}={shown(told)!r}: "
                 "start all ranks with the same options and the same UNILAUNCH_ variables",
                 exit_code=2,
             )

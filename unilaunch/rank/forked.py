@@ -1,11 +1,13 @@
 """A process that the program has forked is no rank: where it comes out of the program, it ends as Python ends it."""
 
+import ctypes
 import os
 import sys
+import traceback
 from contextlib import suppress
 from typing import NoReturn
 
-from unilaunch.rank.interpreter import flush_files, run_exit_functions
+from unilaunch.rank.interpreter import end_alone
 from unilaunch.rank.program import exit_code, leave_out_launcher
 
 
@@ -24,7 +26,8 @@ def end_fork(error: BaseException | None) -> NoReturn:
         elif error:
             leave_out_launcher(error)
             sys.excepthook(type(error), error, error.__traceback__)
-    with suppress(BaseException):
-        run_exit_functions()
-    flush_files()
-    os._exit(code)
+    if error:
+        traceback.clear_frames(error.__traceback__)  # their files are closed
+    end_alone(code)
+    ctypes.pythonapi.Py_Exit(code)
+    os._exit(code)  # never reached

@@ -11,6 +11,8 @@ from unilaunch.world import World
 _OMP = "OMP_NUM_THREADS"
 THREADS = (_OMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
+#: What a program finds beside them, whichever framework it imports, also none of ours.
+_IDENTITY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def framework_env(  # noqa: PLR0913  (it is the one table)
@@ -41,15 +43,20 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
     wanted = dict.fromkeys(THREADS, str(told or placement.threads))
     if rendezvous:
         wanted |= dict(zip(_MASTER, (rendezvous.address, str(rendezvous.port)), strict=True))
+    if rendezvous and program:
+        numbers = (world.rank, world.size, world.local_rank, world.local_size)
+        wanted |= dict(zip(_IDENTITY, map(str, numbers), strict=True))
     for backend in backends:
         wanted |= backend.variables(world, placement, rendezvous)
         if program and rendezvous and backend.launcher != world.launcher:
             wanted |= backend.program_variables(world, rendezvous)
     beaten = {name for name, value in zip(_MASTER, master, strict=True) if value and exported.get(name) != str(value)}
     kept = set(exported) - left_over - (beaten - set_by_launchers(exported)) - set(THREADS if threads else ())
+    if world.launcher not in {backend.launcher for backend in backends}:
+        kept -= set(_IDENTITY)  # left by another launcher
     for backend in backends:
         if backend.launcher != world.launcher:
-            kept -= backend.identity  # left by another launcher
+            kept -= backend.identity
     return {name: value for name, value in wanted.items() if name not in kept}
 
 

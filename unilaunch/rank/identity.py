@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from unilaunch.agreement import agree, alike, attempt
 from unilaunch.backend import Peers, Placement
-from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.devices import absent_devices
+from unilaunch.errors import EnvironmentMismatchError, say
 from unilaunch.monitor import messages
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
 from unilaunch.placeholders import replace_placeholders
 from unilaunch.rank.facts import tell_facts
-from unilaunch.rank.placement import Facts, place
+from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.rank.status import Status
 from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR
@@ -69,6 +70,8 @@ def agree_on_rank(
     found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
     world = count(found, facts)
     placement = _place(task, facts)[world.rank]
+    for line in absent_devices(environ) if world.rank == 0 else ():
+        say(line)
     world = replace(world, device=str(placement))
     output = _open_output(task, world, found.run_id, facts, peers)
     output.on_phase = status.note
@@ -107,9 +110,8 @@ def count(found: LauncherInfo, facts: Sequence[Facts]) -> World:
 
 
 def _place(task: "Task[RunSpec]", facts: Sequence[Facts]) -> list[Placement]:
-    kinds = dict.fromkeys(kind for backend in task.backends for kind in backend.devices)
-    best_first = sorted(kinds, key="cpu".__eq__) or ["cpu"]
-    return alike(lambda: place(task.spec.device, best_first, task.spec.threads, facts))
+    kinds = device_kinds(task.backends)
+    return alike(lambda: place(task.spec.device, kinds, task.spec.threads, facts))
 
 
 def _open_output(
@@ -136,8 +138,8 @@ def _open_output(
 
 def _shown(console: str, world: World) -> messages.Shown:
     """Return how the console shows this rank's output."""
-    if console == "all" and world.size > 1:
-        return messages.Shown.LINES
+    if console != "rank0" and world.size > 1:
+        return messages.Shown.LABELLED if console == "labelled" else messages.Shown.LINES
     return messages.Shown.NOTHING if world.rank else messages.Shown.ALL
 
 

@@ -73,11 +73,14 @@ def abort() -> None:
 
 
 def _ask_mpi(function: str) -> bool:
-    flag = ctypes.c_int(0)
+    """Return whether a library of MPI that this process has loaded answers yes."""
     for name in {name for launcher in launchers.known().values() for name in launcher.libraries}:
-        with suppress(OSError):  # not loaded
+        flag = ctypes.c_int(0)
+        with suppress(OSError, AttributeError):  # not loaded, or no library of MPI
             getattr(ctypes.CDLL(name, mode=os.RTLD_NOLOAD), function)(ctypes.byref(flag))
-    return bool(flag.value)
+        if flag.value:
+            return True
+    return False
 
 
 def check(found: LauncherInfo) -> None:

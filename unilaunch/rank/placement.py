@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypedDict
 
-from unilaunch.backend import Placement
+from unilaunch.backend import Backend, Placement
 from unilaunch.devices import DEVICES, is_mig
 from unilaunch.errors import PlacementError
 
@@ -38,6 +38,12 @@ class Facts(TypedDict):
     monitor: str
     start: str
     placeholders: dict[str, str]
+
+
+def device_kinds(backends: Sequence[Backend]) -> list[str]:
+    """Return the kinds of device that a job with these backends may take, best first."""
+    kinds = dict.fromkeys(kind for backend in backends for kind in backend.devices)
+    return sorted(kinds, key="cpu".__eq__) or ["cpu"]
 
 
 def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequence[Facts]) -> list[Placement]:

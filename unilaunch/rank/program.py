@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ from unilaunch.target import LOADING, Target
 from unilaunch.values import SENDABLE, into_files, pack, unpack
 
 if TYPE_CHECKING:
-    from importlib.abc import Loader, MetaPathFinder
+    from importlib.abc import MetaPathFinder
 else:  # importing it takes 8 ms; Python needs only the methods
-    Loader = MetaPathFinder = object
+    MetaPathFinder = object
 
 #: Most bytes of the value of a function or a model, as JSON: with its envelope the value is one message.
 _LARGEST_VALUE = LARGEST - 4096
@@ -102,8 +102,10 @@ def _loading(name: str) -> Iterator[None]:
     """Refuse a launch at the top level of what is loaded: every rank would start the job again."""
     main = sys.modules["__main__"].__dict__
     main[LOADING] = name
-    yield
-    del main[LOADING]
+    try:
+        yield
+    finally:
+        del main[LOADING]
 
 
 def _load_main(target: Target, file: str) -> ModuleType:
@@ -245,30 +247,21 @@ class AroundImport(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self.hooks:
             return None
-        spec = PathFinder.find_spec(fullname, path)
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec and spec.loader:
-            spec.loader = _Hooked(spec.loader, self.hooks.pop(fullname))
+            self._hook(fullname, spec.loader)
         return spec
 
+    def _hook(self, name: str, loader: Any) -> None:
+        """Let *loader* call the hooks when it has executed the module; a search for the module alone calls none."""
+        execute = loader.exec_module
 
-class _Hooked(Loader):
-    """A module's loader, which disables the garbage collector and then calls the hooks."""
+        def exec_module(module: ModuleType) -> None:
+            loader.exec_module = execute
+            with uncollected():
+                execute(module)
+            for hook in self.hooks.pop(name, ()):
+                hook(module)
 
-    def __init__(self, loader: Any, hooks: Sequence[Hook]) -> None:
-        self.loader = loader
-        self.hooks = hooks
-
-    @override
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self.loader.create_module(spec)
-        return module
-
-    @override
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self.loader
-        if module.__spec__:
-            module.__spec__.loader = self.loader
-        with uncollected():
-            self.loader.exec_module(module)
-        for hook in self.hooks:
-            hook(module)
+        loader.exec_module = exec_module

@@ -13,7 +13,6 @@ from unilaunch import launchers
 from unilaunch.agreement import agree, attempt
 from unilaunch.backend import Peers
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
-from unilaunch.exports import without_secrets
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.rank import mpi, program
@@ -23,6 +22,8 @@ from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.status import MEETING_HOSTS, Status
 from unilaunch.rank.work import work
 from unilaunch.record import replace
+from unilaunch.redaction import redact_words
+from unilaunch.service_variables import describe_services
 from unilaunch.start_variables import KEY, MONITOR, SPEC, attempt_of
 from unilaunch.task import Task
 from unilaunch.version import __version__
@@ -57,6 +58,8 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
             return _schedule(read_task())
         found = launchers.detect(environ)
         number = found.rank
+        if number == 0 and MONITOR not in environ and (line := describe_services(environ)):
+            say(line)
         allow_files(_FILES * (found.size or 1))
         status.send(messages.Named(number, gethostname(), attempt_of(environ)))
         status.note(phase="meeting the other ranks" if found.one_host else MEETING_HOSTS)
@@ -84,7 +87,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
 def _record_start(rank: Rank, found: LauncherInfo, variables: Mapping[str, str]) -> None:
     rank.output.record(
         phase="start", launcher=found.launcher, evidence=found.evidence, variables=variables,
-        command=rank.task.command or without_secrets(sys.orig_argv),
+        command=rank.task.command or redact_words(sys.orig_argv),
         versions={"unilaunch": __version__, "python": sys.version.partition(" ")[0]},
     )  # fmt: skip
 

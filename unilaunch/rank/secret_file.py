@@ -26,6 +26,58 @@ _OLD = 24 * 3600.0  # seconds after which a file belongs to an attempt that was 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class PrivateFile:
+    """A small text that processes of this user share.
+
+    Args:
+        folder: See `find_folder`.
+        name: The file's name.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self._written: int | None = None  # the inode of the file that this process has written
+
+    def write(self, text: str) -> None:
+        """Write the file under a temporary name, and then rename it.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        aside = f".{self.name}.{os.getpid()}.{os.urandom(4).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with _opened(self.folder) as folder:
+            _remove_old(folder)
+            try:
+                with os.fdopen(os.open(aside, flags, 0o600, dir_fd=folder), "w", encoding="ascii") as file:
+                    file.write(text)
+                    self._written = os.fstat(file.fileno()).st_ino
+                os.replace(aside, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(aside, dir_fd=folder)
+                raise
+
+    def read(self) -> str | None:
+        """Return the text; None if there is none that only this user can have written."""
+        with suppress(OSError, ValueError), _opened(self.folder) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(self.name, flags, dir_fd=folder), encoding="ascii") as file:
+                facts = os.fstat(file.fileno())
+                own = facts.st_uid == os.geteuid() and not facts.st_mode & 0o077
+                if own and stat.S_ISREG(facts.st_mode) and facts.st_size <= _LARGEST:
+                    return file.read(_LARGEST)
+        return None
+
+    def remove(self) -> None:
+        """Remove the file, if this process has written it and no other has replaced it."""
+        if self._written is None:
+            return
+        with suppress(OSError), _opened(self.folder) as folder:
+            if os.stat(self.name, dir_fd=folder, follow_symlinks=False).st_ino == self._written:
+                os.unlink(self.name, dir_fd=folder)
+
+
 class FileBoard(Board):
     """The file of one attempt.
 
@@ -45,7 +97,7 @@ class FileBoard(Board):
         start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if found.one_host else [])])
         self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
         self.folder = find_folder(environ, one_host=found.one_host)
-        self.posted: int | None = None  # the inode of the file that this rank has posted
+        self._file = PrivateFile(self.folder, self.name)
         self.advice = (
             f"through a file in {self.folder}: was rank 0 started, and do all hosts of the job share that folder? "
             "XDG_CACHE_HOME names another one"
@@ -55,7 +107,7 @@ class FileBoard(Board):
     def post(self) -> tuple[socket.socket, bytes]:
         listener, meeting = open_meeting(self.found)
         try:
-            self._write(meeting.text)
+            self._file.write(meeting.text)
         except OSError as error:
             listener.close()
             raise RendezvousError(
@@ -64,40 +116,16 @@ class FileBoard(Board):
             ) from None
         return listener, meeting.secret
 
-    def _write(self, text: str) -> None:
-        """Write the file under a temporary name, and then rename it."""
-        aside = f".{self.name}.{os.getpid()}.{os.urandom(4).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with _opened(self.folder) as folder:
-            _remove_old(folder)
-            try:
-                with os.fdopen(os.open(aside, flags, 0o600, dir_fd=folder), "w", encoding="ascii") as file:
-                    file.write(text)
-                    self.posted = os.fstat(file.fileno()).st_ino
-                os.replace(aside, self.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(aside, dir_fd=folder)
-                raise
-
     @override
     def read(self) -> Meeting | None:
-        with suppress(OSError, ValueError), _opened(self.folder) as folder:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(os.open(self.name, flags, dir_fd=folder), encoding="ascii") as file:
-                facts = os.fstat(file.fileno())
-                own = facts.st_uid == os.geteuid() and not facts.st_mode & 0o077
-                if own and stat.S_ISREG(facts.st_mode) and facts.st_size <= _LARGEST:
-                    return Meeting.read(file.read(_LARGEST))
+        with suppress(ValueError):
+            if text := self._file.read():
+                return Meeting.read(text)
         return None
 
     @override
     def close(self) -> None:
-        if self.posted is None:
-            return
-        with suppress(OSError), _opened(self.folder) as folder:
-            if os.stat(self.name, dir_fd=folder, follow_symlinks=False).st_ino == self.posted:
-                os.unlink(self.name, dir_fd=folder)
+        self._file.remove()
 
 
 def find_folder(environ: Mapping[str, str], *, one_host: bool) -> Path:

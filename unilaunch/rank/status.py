@@ -9,8 +9,9 @@ from contextlib import suppress
 from types import FrameType
 
 from unilaunch.json_value import JsonValue
-from unilaunch.monitor.messages import Done, Failed, OfRank, encode
+from unilaunch.monitor.messages import Done, Failed, OfRank, Saving, encode
 from unilaunch.output.failure import describe_exception
+from unilaunch.rank.registrations import Registrations
 from unilaunch.rank.status_page import Pace, StatusPage
 from unilaunch.step import LAST, Step
 
@@ -36,7 +37,10 @@ class Status:
         self.connection = connection
         self.page = page
         self.failed = False
-        self.released = False
+        self.runs_program = True  # False for a model, which leaves nothing of a user's in the interpreter
+        self.left_alone = False  # other ranks may have ended before this one: nothing must wait for them
+        self.registrations = Registrations(lambda: self.send(Saving()))
+        self.terminated = False  # SIGTERM ended the wait for the other ranks
         self.last_step: dict[str, JsonValue] = {}
         self.pace = Pace()
         self._waited = 0.0  # when the previous wait ended; 0 if that is unknown
@@ -54,7 +58,15 @@ class Status:
         self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + int(step.received))
         self.page.note_pace(self.pace)
 
-    def note_wait(self, seconds: float | None) -> None:
+    def begin_wait(self) -> None:
+        """Record that a program waits for other ranks from now on."""
+        self.page.note_waiting(waiting=True)
+
+    def drop_wait(self) -> None:
+        """Record that a wait has failed."""
+        self.page.note_waiting(waiting=False)
+
+    def end_wait(self, seconds: float | None) -> None:
         """Record that a program has waited for other ranks until now; the time between two waits counts as work.
 
         Args:
@@ -68,6 +80,7 @@ class Status:
         steps, busy, received = self.pace
         self.pace = Pace(steps + 1, busy + own, received)
         self.page.note_pace(self.pace)
+        self.page.note_waiting(waiting=False)
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
         """Send the agent how this rank fails, what it was doing, and the text for its log."""
@@ -106,7 +119,7 @@ class Status:
 
     def wait_for_release(self) -> None:
         """In a stopped job: send that the program has ended, and wait until the programs of all ranks have ended."""
-        self.released = True
+        self.left_alone = True
         self.send(Done(leaving=True))  # in one message: the release may follow the first one
         with suppress(OSError):
             while self.connection.recv(1):

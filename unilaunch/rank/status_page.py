@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 _SLOT = 1 << 16  # bytes of one status; memory that is never written costs nothing
 _COUNT = struct.Struct("=QII")
 _PACE = struct.Struct("=QdQ")
-_SLOTS = 64  # offset of the first status, after the count and the pace
+_WAITING = _COUNT.size + _PACE.size  # offset of one byte
+_SLOTS = 64  # offset of the first status, after the count, the pace, and whether the rank waits
 
 
 class Pace(NamedTuple):
@@ -35,9 +36,14 @@ class StatusPage:
         self.facts: dict[str, Any] = {}
 
     def note(self, **facts: Any) -> None:
-        """Add *facts*, which must be JSON, to the status; a new phase starts without the facts of the previous one."""
+        """Add *facts*, which must be JSON, to the status; a new phase starts without the facts of the previous one.
+
+        Facts that are too long are left out, longest first.
+        """
         known = facts if "phase" in facts else self.facts | facts
-        text = json.dumps(known, allow_nan=False).encode()[:_SLOT]
+        while len(text := json.dumps(known, allow_nan=False).encode()) > _SLOT:
+            longest = max(known, key=lambda name: len(json.dumps(known[name])))
+            known = {name: value for name, value in known.items() if name != longest}
         self.facts = known
         self.count += 1
         slot = self.count % 2
@@ -52,12 +58,21 @@ class StatusPage:
         begin = _SLOTS + count % 2 * _SLOT
         try:
             return count, json.loads(self.memory[begin : begin + sizes[count % 2]])
-        except ValueError:  # there is no status yet, it is too long, or a newer one was written meanwhile
+        except ValueError:  # there is no status yet, or a newer one was written meanwhile
             return count, {}
 
     def note_pace(self, pace: Pace) -> None:
         """Write the pace; this takes less than a microsecond."""
         _PACE.pack_into(self.memory, _COUNT.size, *pace)
+
+    def note_waiting(self, *, waiting: bool) -> None:
+        """Write whether the rank waits for other ranks; this takes a tenth of a microsecond."""
+        self.memory[_WAITING] = waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the rank waits for other ranks in a collective."""
+        return bool(self.memory[_WAITING])
 
     def read_pace(self) -> Pace:
         """Return the newest pace."""

@@ -90,15 +90,22 @@ def accept_ranks(
 
 
 def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
-    pause = 0.01
+    pause, unproven = 0.01, set[str]()
     while True:
         meeting = board.read()  # a launcher's store waits here for rank 0
-        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, _TRY)):
+        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, _TRY, unproven)):
             return connection
         if time.monotonic() > deadline:
             break
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
+    if unproven:
+        raise RendezvousError(
+            f"rank {found.rank} did not find rank 0 of {found.launcher}'s job: what answers at "
+            f"{', '.join(sorted(unproven))} is not of this job: another program has that port, or the "
+            "address is translated on the way (NAT), which unilaunch does not support: let the hosts reach each other "
+            "at their own addresses"
+        )
     raise RendezvousError(
         f"rank {found.rank} did not find rank 0 of {found.launcher}'s job {board.advice} --timeout gives it longer"
     )

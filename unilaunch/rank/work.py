@@ -6,9 +6,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from socket import gethostname
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.agreement import alike
@@ -22,7 +23,7 @@ from unilaunch.rank import current, mpi, program
 from unilaunch.rank.forked import end_fork
 from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.rank.identity import Rank
-from unilaunch.rank.interpreter import let_triton_be_collected, run_exit_functions, uncollected
+from unilaunch.rank.interpreter import flush_files, run_exit_functions, uncollected
 from unilaunch.record import replace
 from unilaunch.values import into_text, pack
 
@@ -36,6 +37,7 @@ _MOMENT = 0.05
 
 def work(rank: Rank) -> int:
     """Do the task; show a failure, and send it to the agent."""
+    rank.status.runs_program = rank.task.model is None
     try:
         _do(rank)
     except RefusedTogetherError as error:
@@ -115,7 +117,6 @@ def _ended(rank: Rank, exit_code: int) -> int:
     modules = {name: sys.modules.get(name) for name in ("numpy", *(each.framework for each in rank.task.backends))}
     versions = {name: str(getattr(module, "__version__", "?")) for name, module in modules.items() if module}
     rank.output.record(phase="end", exit_code=exit_code, versions=versions)
-    let_triton_be_collected()
     return exit_code
 
 
@@ -129,7 +130,6 @@ def _do(rank: Rank) -> None:
         master=(task.spec.master_addr, task.spec.master_port),
     )  # fmt: skip
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
-    gc.enable()
     _part(task.backends)
     output.record(phase="prepare", host=world.host, device=world.device, threads=placement.threads, variables=chosen)
     if task.model:
@@ -157,7 +157,9 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
     """Check the input, then start the framework, then train."""
     task, world, output = rank.task, rank.world, rank.output
     log = Log(task.spec.log_level, LINE, f"{world.host}:{world.rank}", output.stderr if world.rank else None)
-    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note_step)
+    session = Session(
+        world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note_step, backend=backend.name
+    )
     prepared = model.prepare(task.options, session)
     if world.rank == 0:
         options = task.options.to_json() if task.options else {}
@@ -185,13 +187,14 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
         output.write_spec(task.spec.to_json())
     served = [backend for backend in task.backends if backend.launcher != world.launcher]
     parts = [backend.hooks(rendezvous, world, rank.peers) for backend in served]
-    parts += [backend.wait_hooks(rank.status.note_wait) for backend in task.backends if world.size > 1]
+    parts += [backend.wait_hooks(rank.status) for backend in task.backends if world.size > 1]
     hooks: dict[str, list[program.Hook]] = {backend.framework: [] for backend in task.backends}
     for name, hook in (one for part in parts for one in part.items()):
         hooks.setdefault(name, []).append(hook)
     if isinstance(rank.peers, mpi.MpiPeers):
         mpi.lend()
     program.around_import(hooks)
+    rank.status.registrations.watch()
     current.member = current.Member(world, rank.placement, rank.peers, rank.environ, supervised=True)
     appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
     output.record(phase="program", target=str(task.target))
@@ -234,7 +237,8 @@ def _return(rank: Rank, value: Any) -> None:
 def _wait_for_all(rank: Rank) -> None:
     """Wait until all ranks have ended: rank 0 serves the store that the others use.
 
-    If a rank has exited too early, the others notice at once, since its connections are closed.
+    If a rank has exited too early, the others notice at once, since its connections are closed. SIGTERM, the
+    order to end, ends the wait only: the program's objects still have files to write.
     """
     for backend in rank.task.backends:
         if backend.framework in sys.modules and rank.placement.device == "cpu":
@@ -246,9 +250,35 @@ def _wait_for_all(rank: Rank) -> None:
     rank.status.send(messages.Done())
     if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
         return  # the program has finalized MPI, which has waited for the others
-    with suppress(PeerLostError):  # a rank may end in any way, for instance by os._exit; its agent reports how
-        rank.peers.share(None)
+    try:  # a rank may end in any way, for instance by os._exit; its agent reports how
+        with _noting_sigterm():
+            flush_files()  # in case that this process is killed
+            rank.peers.share(None)
+    except (PeerLostError, _TerminatedError) as error:
+        rank.status.left_alone = True
+        rank.status.terminated = isinstance(error, _TerminatedError)
     rank.status.send(messages.Done(leaving=True))
+
+
+class _TerminatedError(Exception):
+    """SIGTERM has arrived."""
+
+
+@contextmanager
+def _noting_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise an error inside the block, and ignore it afterwards, since the process ends."""
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        raise _TerminatedError
+
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _meet(rank: Rank) -> Rendezvous | None:

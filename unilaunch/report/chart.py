@@ -17,6 +17,7 @@ _TOO_NEAR = 12.0  # percent of the width between the last tick and the one befor
 _LONGEST = 16  # letters of a name
 _FROM_ZERO = 0.25  # an axis whose least value is under this share of its greatest begins at 0
 _EQUAL = 1e-12  # relative difference up to which an axis takes two values for equal
+_LEAST, _MOST = 1e-300, 4e307  # size of values between which differences and their powers of 10 are numbers
 #: Points of a curve; more cannot be seen, and make the page slow.
 POINTS = 1500
 
@@ -124,10 +125,11 @@ class _Axis(NamedTuple):
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """Return the least and the greatest value, or from 0 if that is near; of equal ones a span around them."""
-    low, high = float(min(values)), float(max(values))
-    if high - low > _EQUAL * max(abs(low), abs(high)):
+    low, high = (max(-_MOST, min(float(value), _MOST)) for value in (min(values), max(values)))
+    greatest = max(abs(low), abs(high))
+    if high - low > _EQUAL * greatest and greatest > _LEAST:
         return 0.0 if 0 < low < _FROM_ZERO * high else low, high
-    half = abs(high) / 2 or 0.5
+    half = abs(high) / 2 if greatest > _LEAST else 0.5
     return low - half, high + half
 
 

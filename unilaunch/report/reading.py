@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from unilaunch import plugins
 from unilaunch.errors import InputError, PluginError
-from unilaunch.exports import LEFT_OUT, STARTED_IN
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
@@ -20,6 +19,7 @@ from unilaunch.output.files import as_json, last_lines, refuse_unreadable
 from unilaunch.record import replace
 from unilaunch.report.run import LARGEST, Event, Figure, RankRun, Report, Result, Run, Settings, UsageRow
 from unilaunch.report_layout import ReportLayout
+from unilaunch.spec_file import LEFT_OUT, STARTED_IN
 
 #: Log lines from WARNING up that are kept of a rank.
 WARNINGS = 20

@@ -1,9 +1,15 @@
 """Convert a user's graph (networkx, SciPy, arrays or tables) to the folder of a graph; PyG's is in `pyg.py`.
 
 Each function writes a folder that `unilaunch run --dataset` takes and `unilaunch_graph.load` reads, and returns its
-path. The folder is written aside and renamed; one that exists already is refused. Edges keep their directions, loops
-and duplicates: a model that needs a symmetric graph makes it so when it reads the folder, and says so. Features,
-weights and values to predict are written as float32, as which every run reads them.
+path. The folder is written aside and renamed; one that exists already is refused, or replaced with `overwrite=True`.
+Edges keep their directions, loops and duplicates: a model that needs a symmetric graph makes it so when it reads the
+folder, and says so. Arrays keep their types; objects, text and dates are refused by name.
+
+All take the same arguments: *split* is the split that stands beside the data, in place of masks: a mapping of "train",
+"valid" (or "val") and "test" to numbers of nodes or to masks, as `dataset.get_idx_split()` of the OGB returns it, or
+three shares of the nodes with a label, as in (0.6, 0.2, 0.2). Without masks and *split*, a split is drawn when the
+graph is read, and a warning says so. *node_arrays* and *edge_arrays* are further arrays by name, with a row for each
+node or edge: `part.node_arrays` and `part.edge_arrays` have them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +22,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
+from unilaunch_graph.data.csr import strange_to_float32
 from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import Folder, as_array, on_host, write_graph
+from unilaunch_graph.data.graph_folder import Folder, Further, Split, as_array, on_host, write_graph
 from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
 from unilaunch_graph.data.tables import as_numbers, is_table, read_table
 
@@ -26,12 +33,17 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
     adjacency: Any,
     folder: Folder,
     *,
-    x: Any,
+    x: Any = None,
     y: Any = None,
     edge_attr: Any = None,
+    edge_type: Any = None,
+    node_arrays: Further = None,
+    edge_arrays: Further = None,
     train_mask: Any = None,
     val_mask: Any = None,
     test_mask: Any = None,
+    split: Split = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a sparse matrix: entry (i, j) is the weight of the edge from node i to node j.
 
@@ -39,15 +51,19 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
         adjacency: A sparse matrix or array of SciPy. (num_nodes, num_nodes). Where all its entries are 1 or True, the
             graph has no weights.
         folder: Where the folder is written.
-        x: Features of the nodes, dense or sparse. (num_nodes, num_features)
-        y: Labels: classes, -1 where unknown, or text, "" where unknown: (num_nodes,); 0 and 1: (num_nodes,
+        x: Features of the nodes, dense or sparse; None: none. (num_nodes, num_features)
+        y: Labels: classes, -1 or NaN where unknown, or text, "" where unknown: (num_nodes,); 0 and 1: (num_nodes,
             num_classes); values, NaN where unknown: (num_nodes,) or (num_nodes, num_columns). None: no label is
             known; such a graph is for predictions.
         edge_attr: Features of the edges, in the order of `scipy.sparse.csr_array(adjacency)`. (num_edges, k)
-        train_mask: Nodes to train on, bool. None, with the other masks: a split is drawn when the graph is read.
-            (num_nodes,)
+        edge_type: Types of the edges, in that order: whole numbers. (num_edges,)
+        node_arrays: Further arrays of the nodes by name. (num_nodes, ...)
+        edge_arrays: Further arrays of the edges by name, in that order. (num_edges, ...)
+        train_mask: Nodes to train on, bool. (num_nodes,)
         val_mask: Nodes to validate with; None: none.
         test_mask: Nodes to test with; None: none.
+        split: The split in place of masks; see above.
+        overwrite: Whether to replace a folder of a graph that exists.
 
     Raises:
         InputError: The folder exists, or the arrays do not fit together; the text names the array.
@@ -63,9 +79,13 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
         "indices": matrix.indices,
         "edge_weight": None if (matrix.data == 1).all() else matrix.data,
         "edge_attr": edge_attr,
+        "edge_type": edge_type,
     }
     masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
-    return write_graph(folder, {**arrays, "x": x, "y": y, **masks})
+    return write_graph(
+        folder, {**arrays, "x": x, "y": y, **masks}, node_arrays=node_arrays, edge_arrays=edge_arrays, split=split,
+        overwrite=overwrite,
+    )  # fmt: skip
 
 
 def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
@@ -76,6 +96,10 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
     y: Any = "y",
     weight: str = "weight",
     edge_attr: Sequence[str] | str = (),
+    node_arrays: Sequence[str] = (),
+    edge_arrays: Sequence[str] = (),
+    split: Split = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a graph of networkx; each edge of an undirected one is written in both directions.
 
@@ -85,11 +109,15 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
     Args:
         graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
         folder: Where the folder is written.
-        x: The node attribute that holds a node's features; or their array, in the order of the nodes.
+        x: The node attribute that holds a node's features; or their array, in the order of the nodes. None: none.
         y: The node attribute that holds a node's label; or their array. Text becomes classes. None: no label is known.
         weight: The edge attribute that holds an edge's weight, 1 where an edge has none; if no edge has one, the graph
             has no weights.
         edge_attr: The edge attributes that become the columns of the edges' features, or the name of one.
+        node_arrays: The node attributes that become arrays of their own.
+        edge_arrays: The edge attributes that become arrays of their own.
+        split: The split in place of masks, by the places of the nodes in that order; see above.
+        overwrite: Whether to replace a folder of a graph that exists.
 
     Raises:
         InputError: A node or an edge has no such attribute; or as `from_scipy`.
@@ -108,16 +136,43 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         arrays["edge_weight"] = _stacked(
             [on_host(values.get(weight, 1)) for *_, values in edges], f"the edges' {weight!r}"
         )
-    if edge_attr:
-        edge_attr = [edge_attr] if isinstance(edge_attr, str) else edge_attr
-        columns = [[_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for key in edge_attr]
-                   for a, b, values in edges]  # fmt: skip
-        arrays["edge_attr"] = _stacked(columns, f"the edges' {', '.join(edge_attr)}").reshape(len(edges), -1)
+
+    def of_edges(chosen: Sequence[str]) -> dict[str, NDArray[Any]]:
+        return {
+            key: _stacked(
+                [_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for a, b, values in edges],
+                f"the edges' {key!r}",
+            )
+            for key in chosen
+        }
+
+    arrays["edge_attr"] = _side_by_side(of_edges([edge_attr] if isinstance(edge_attr, str) else edge_attr), "edge")
     for mask in SPLIT:
         if any(mask in values for _, values in graph.nodes(data=True)):
             arrays[mask] = np.array([_flag(name, mask, values) for name, values in graph.nodes(data=True)])
     numbers = range(len(names))
-    return write_graph(folder, arrays, numbers if names == [*numbers] else [*map(_plain, names)])
+    return write_graph(
+        folder, arrays, numbers if names == [*numbers] else [*map(_plain, names)], split=split, overwrite=overwrite,
+        node_arrays={key: _node_values(graph, key) for key in node_arrays}, edge_arrays=of_edges(edge_arrays),
+    )  # fmt: skip
+
+
+def _side_by_side(columns: Mapping[str, NDArray[Any]], row: str) -> NDArray[Any] | None:
+    """Return columns as one array; None: there are none.
+
+    Raises:
+        InputError: Whole numbers stand beside fractions, and float32 would round them.
+    """
+    if not columns:
+        return None
+    whole = np.column_stack([*columns.values()])
+    for name, column in columns.items() if whole.dtype.kind == "f" else ():
+        if column.dtype.kind in "iu" and (strange := strange_to_float32(column)).any():
+            raise InputError(
+                f"{name} of {row} {np.argwhere(strange)[0][0]} is {column[strange][0]}, which float32 rounds: give ids "
+                f"and times as an array of their own ({row}_arrays=[{name!r}]), or write {column[strange][0]}.0"
+            )
+    return whole
 
 
 def _node_values(graph: Any, attribute: str) -> Any:
@@ -159,11 +214,17 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
     nodes: Any = None,
     x: Any = None,
     y: Any = None,
+    num_nodes: int | None = None,
     edge_weight: Any = None,
     edge_attr: Any = None,
+    edge_type: Any = None,
+    node_arrays: Further | Sequence[str] = None,
+    edge_arrays: Further | Sequence[str] = None,
     train_mask: Any = None,
     val_mask: Any = None,
     test_mask: Any = None,
+    split: Split = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a graph from lists of edges, in arrays or in tables (.csv, .csv.gz, .parquet; these need pyarrow).
 
@@ -174,14 +235,22 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
         nodes: Names of the nodes, in the order of the rows of *x*, *y* and the masks, if sources and targets are names
             and not the numbers 0 to num_nodes - 1. Or the path of a table with the column node (the name), and y and
             train_mask, val_mask and test_mask if it has labels and a split; its rows are the nodes.
-        x: Features: (num_nodes, num_features), dense or sparse. With a table of nodes: the names of its columns of
-            features; None: all columns that are no other thing, nor the index of a data frame.
+        x: Features: (num_nodes, num_features), dense or sparse; None: none. With a table of nodes: the names of its
+            columns of features; None: all columns that are no other thing, nor the index of a data frame.
         y: Labels, as of `from_scipy`; not with a table of nodes.
+        num_nodes: Number of nodes, where there are neither x nor y nor names.
         edge_weight: Weights: (num_edges,); not with a table of edges.
         edge_attr: Features of the edges: (num_edges, k). With a table of edges: the names of its columns.
+        edge_type: Types of the edges: whole numbers (num_edges,).
+        node_arrays: Further arrays of the nodes by name: (num_nodes, ...). With a table of nodes: the names of its
+            columns.
+        edge_arrays: Further arrays of the edges by name: (num_edges, ...). With a table of edges: the names of its
+            columns.
         train_mask: As of `from_scipy`, and the other masks; not with a table of nodes.
         val_mask: The same.
         test_mask: The same.
+        split: The split in place of masks, by the places of the nodes; see above.
+        overwrite: Whether to replace a folder of a graph that exists.
 
     Raises:
         InputError: A table cannot be read or has no such column, or an edge names no node; or as `from_scipy`.
@@ -191,13 +260,15 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
     names = None if nodes is None else as_array("nodes", nodes)
     if is_table(nodes):
         _refuse_arrays("nodes", "x", x)
+        _refuse_arrays("nodes", "node_arrays", node_arrays)
         _refuse_beside_table("nodes", {name: array for name, array in arrays.items() if name != "x"})
-        names, arrays = _read_nodes(Path(nodes), x)
+        names, arrays, node_arrays = _read_nodes(Path(nodes), x, node_arrays)
     values, are_read = {"edge_weight": edge_weight, "edge_attr": edge_attr}, is_table(edges)
     if are_read:
         _refuse_arrays("edges", "edge_attr", edge_attr)
+        _refuse_arrays("edges", "edge_arrays", edge_arrays)
         _refuse_beside_table("edges", {"edge_weight": edge_weight})
-        edges, values = _read_edges(Path(edges), edge_attr)
+        edges, values, edge_arrays = _read_edges(Path(edges), edge_attr, edge_arrays)
     ends = as_array("edges", edges)
     if are_read and (names is None or names.dtype.kind in "iu"):
         ends = as_whole(ends)
@@ -211,8 +282,10 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
             "from_edges: the ends of edges are names: give nodes=, the names in the order of the rows of x"
         )
     return write_graph(
-        folder, {"edge_index": ends, **values, **arrays}, None if names is None else [*map(_plain, names.tolist())]
-    )
+        folder, {"edge_index": ends, **values, "edge_type": edge_type, **arrays},
+        None if names is None else [*map(_plain, names.tolist())], num_nodes=num_nodes, node_arrays=node_arrays,
+        edge_arrays=edge_arrays, split=split, overwrite=overwrite,
+    )  # fmt: skip
 
 
 def _refuse_beside_table(table: str, arrays: Mapping[str, Any]) -> None:
@@ -227,28 +300,35 @@ def _refuse_arrays(table: str, argument: str, columns: Any) -> None:
         raise InputError(f"from_edges: {table} is a table, so {argument} must be a list of names of its columns")
 
 
-def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
-    features = [*(edge_attr or ())]
-    table = read_table(path, ["source", "target"], features, ["weight"])
+def _read_edges(
+    path: Path, edge_attr: Sequence[str] | None, further: Any
+) -> tuple[NDArray[Any], dict[str, Any], dict[str, Any]]:
+    features, further = [*(edge_attr or ())], [*(further or ())]
+    table = read_table(path, ["source", "target"], [*features, *further], ["weight"])
     for end in ("source", "target"):
         if table[end].ndim != 1:
             raise InputError(f"{path}: column {end} holds lists: expected one node in each row")
-    columns = [as_numbers(table[name], name, path) for name in features]
+    columns = {name: as_numbers(table[name], name, path) for name in [*features, *further]}
     ends = [table["source"], table["target"]]
     if {end.dtype.kind for end in ends} == SIGNED_AND_NOT:
         ends = [end.astype(str) for end in ends]
-    features_of = np.column_stack(columns) if columns else None
-    return np.stack(ends), {"edge_weight": table.get("weight"), "edge_attr": features_of}
+    features_of = _side_by_side({name: columns[name] for name in features}, "edge")
+    values = {"edge_weight": table.get("weight"), "edge_attr": features_of}
+    return np.stack(ends), values, {name: columns[name] for name in further}
 
 
-def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
+def _read_nodes(
+    path: Path, features: Sequence[str] | None, further: Any
+) -> tuple[NDArray[Any], dict[str, Any], dict[str, Any]]:
+    further = [*(further or ())]
     wanted = None if features is None else ["y", *SPLIT]
-    table = read_table(path, ["node"], features or (), wanted, nullable="y")
-    chosen = [*features] if features else [name for name in table if name not in {"node", "y", *SPLIT}]
-    if not chosen:
-        raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
-    x = np.column_stack([as_numbers(table[name], name, path) for name in chosen])
-    return table["node"], {"x": x, "y": table.get("y"), **{name: _as_flags(table.get(name)) for name in SPLIT}}
+    table = read_table(path, ["node"], [*(features or ()), *further], wanted, nullable="y")
+    others = {"node", "y", *SPLIT, *further}
+    chosen = [*features] if features else [name for name in table if name not in others]
+    columns = {name: as_numbers(table[name], name, path) for name in [*chosen, *further]}
+    masks = {name: _as_flags(table.get(name)) for name in SPLIT}
+    x = _side_by_side({name: columns[name] for name in chosen}, "node")
+    return table["node"], {"x": x, "y": table.get("y"), **masks}, {name: columns[name] for name in further}
 
 
 def _as_flags(column: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -1,6 +1,6 @@
-"""Check arrays from a file: that they are a sparse matrix in CSR form, in a range, or finite."""
+"""Check arrays from a file: that they are a sparse matrix in CSR form, in a range, or fit into float32."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,22 +47,45 @@ def check_range(values: NDArray[Any], end: int, name: str, start: int = 0) -> No
     raise ValueError(f"{name}[{', '.join(map(str, at))}] is {values[at]}; allowed are {start} to {end - 1}")
 
 
-def check_finite(values: NDArray[np.float32], name: str, row: str) -> None:
-    """Check that no number is NaN or infinite.
+def check_floats(values: NDArray[Any], name: str, row: str) -> None:
+    """Check that float32 can hold all numbers: floats are finite in it, and it rounds no integer.
 
     Args:
         values: The numbers: (rows,) or (rows, width).
         name: Their name, for the message.
-        row: What a row belongs to, for the message.
+        row: What a row belongs to, "node" or "edge", for the message.
 
     Raises:
-        ValueError: One is; the text names the first.
+        ValueError: One is not; the text names the first.
     """
     for begin in range(0, len(values), _ROWS):
         piece = values[begin : begin + _ROWS]
-        if not np.isfinite(piece).all():
-            at = np.argwhere(~np.isfinite(piece))[0]
-            place = f" in column {at[1]}" if values.ndim == 2 else ""  # noqa: PLR2004  (one row of features)
-            raise ValueError(
-                f"{name} of {row} {begin + at[0]} is {piece[tuple(at)]}{place}; it must be finite as float32"
-            )
+        if (wrong := strange_to_float32(piece)).any():
+            at = tuple(np.argwhere(wrong)[0])
+            refuse_number(piece[at], f"{name} of {row} {begin + at[0]}", row, *at[1:])
+
+
+def strange_to_float32(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which numbers are not finite in float32, or are integers that it would round. Of the shape of *values*"""
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype(np.float32)
+        strange: NDArray[np.bool_] = ~np.isfinite(narrow)
+        if values.dtype.kind in "iu":
+            strange |= narrow.astype(values.dtype) != values
+    return strange
+
+
+def refuse_number(value: Any, place: str, row: str, column: object = None) -> NoReturn:
+    """Refuse a number of `strange_to_float32`.
+
+    Raises:
+        ValueError: Always.
+    """
+    where = "" if column is None else f" in column {column}"
+    if value.dtype.kind in "iu":
+        raise ValueError(
+            f"{place} is {value}{where}, which float32 rounds: give ids and times as an array of their own "
+            f"({row}_arrays=), or as floats"
+        )
+    with np.errstate(over="ignore"):
+        raise ValueError(f"{place} is {np.float32(value)}{where}; it must be finite as float32")

@@ -1,5 +1,6 @@
 """Edges as arrays: by target, as they were given, or each in both directions."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,10 @@ from unilaunch.errors import InputError
 
 #: Number of entries from which on 32 bits are too few to number them.
 WIDE = 1 << 31
+#: The array of the edges that names each by its position in the user's list.
+EDGE_IDS = "edge_ids"
+#: Arrays with a row for each edge (or node), by name.
+NamedArrays = Mapping[str, NDArray[Any]]
 
 
 class Edges(NamedTuple):
@@ -19,14 +24,14 @@ class Edges(NamedTuple):
         indptr: Where the in-edges of each node begin. (num_nodes + 1,) int64
         indices: Their sources, ascending within each node. (num_edges,) int32
         weights: None: each is 1. (num_edges,) float32
-        edge_attr: None: there are none. (num_edges, k) float32
+        edge_arrays: Further arrays of the edges, each with its own type, and `EDGE_IDS`. (num_edges, ...)
         is_directed: False: each edge is there in both directions with one weight, without loops and duplicates.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     weights: NDArray[np.float32] | None
-    edge_attr: NDArray[np.float32] | None
+    edge_arrays: NamedArrays
     is_directed: bool
 
 
@@ -35,7 +40,7 @@ def edges_as_given(
     targets: NDArray[np.integer[Any]],
     num_nodes: int,
     weights: NDArray[np.float32] | None = None,
-    edge_attr: NDArray[np.float32] | None = None,
+    edge_arrays: NamedArrays | None = None,
 ) -> Edges:
     """Return edges by target; loops, duplicates and directions stay, and duplicates keep their order.
 
@@ -44,56 +49,50 @@ def edges_as_given(
         targets: Target of each edge. (num_edges,)
         num_nodes: Number of nodes; below 2**31.
         weights: Weight of each edge. (num_edges,)
-        edge_attr: Features of each edge. (num_edges, k)
+        edge_arrays: Further arrays of the edges by name. (num_edges, ...)
     """
-    by_source = _by_source(_carried(len(sources), weights, edge_attr), sources, targets, num_nodes)
-    matrix = by_source.T.tocsr()  # a counting sort: sources come out ascending, duplicates in their order
+    ends = (sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
+    matrix = sp.coo_array((_positions(len(sources)), ends), shape=(num_nodes, num_nodes))
+    matrix.has_canonical_format = True  # tocsr() would add up duplicates
+    by_source = matrix.tocsr()
+    del matrix
+    by_target = by_source.T.tocsr()  # a counting sort: sources come out ascending, duplicates in their order
     del by_source  # half of the memory, while the edges are compared with their reverse
-    return _by_target(matrix, weights, edge_attr)
+    return _by_target(by_target, weights, edge_arrays or {})
 
 
 def edges_of_rows(
     indptr: NDArray[np.integer[Any]],
     indices: NDArray[np.int32],
     weights: NDArray[np.float32] | None = None,
-    edge_attr: NDArray[np.float32] | None = None,
+    edge_arrays: NamedArrays | None = None,
 ) -> Edges:
     """Return edges by target from a CSR matrix whose rows are sources and whose columns are targets."""
-    values = _carried(len(indices), weights, edge_attr)
-    by_source = csr_matrix(values, indices, indptr, len(indptr) - 1)
-    is_reverse = edge_attr is None and by_source.has_sorted_indices  # else its values or its order are others
-    return _by_target(by_source.T.tocsr(), weights, edge_attr, by_source if is_reverse else None)
+    by_source = csr_matrix(_positions(len(indices)), indices, indptr, len(indptr) - 1)
+    reverse = None
+    if by_source.has_sorted_indices:
+        values = np.ones(len(indices), np.int8) if weights is None else weights
+        reverse = csr_matrix(values, indices, indptr, len(indptr) - 1)
+    return _by_target(by_source.T.tocsr(), weights, edge_arrays or {}, reverse)
 
 
-def _carried(count: int, weights: NDArray[np.float32] | None, edge_attr: NDArray[np.float32] | None) -> NDArray[Any]:
-    """Return what a matrix of edges holds while it is put in order: the least that weights and features need."""
-    if edge_attr is not None:
-        return np.arange(count)
-    return np.ones(count, np.int8) if weights is None else weights
-
-
-def _by_source(
-    values: NDArray[Any], sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_nodes: int
-) -> sp.csr_array:
-    ends = (sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
-    matrix = sp.coo_array((values, ends), shape=(num_nodes, num_nodes))
-    matrix.has_canonical_format = True  # tocsr() would add up duplicates
-    return matrix.tocsr()
+def _positions(count: int) -> NDArray[Any]:
+    """Return the position of each edge in the user's list. (count,) int32 or int64"""
+    return np.arange(count, dtype=np.int32 if count < WIDE else np.int64)
 
 
 def _by_target(
     matrix: sp.csr_array,
     weights: NDArray[np.float32] | None,
-    edge_attr: NDArray[np.float32] | None,
+    edge_arrays: NamedArrays,
     reverse: sp.csr_array | None = None,
 ) -> Edges:
-    """Return edges from a matrix by target that holds what `_carried` returned; *reverse* is as in `is_symmetric`."""
-    if edge_attr is not None:
-        weights, edge_attr = (None if weights is None else weights[matrix.data]), edge_attr[matrix.data]
-    elif weights is not None:
-        weights = matrix.data
+    """Return edges from a matrix by target that holds `_positions`; *reverse* is as in `is_symmetric`."""
+    ids = matrix.data
+    weights = None if weights is None else weights[ids]
+    arrays = {name: array[ids] for name, array in edge_arrays.items()} | {EDGE_IDS: ids}
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False)
-    return Edges(indptr, indices, weights, edge_attr, not is_symmetric(indptr, indices, weights, reverse))
+    return Edges(indptr, indices, weights, arrays, not is_symmetric(indptr, indices, weights, reverse))
 
 
 def is_symmetric(

@@ -1,19 +1,20 @@
 """A whole graph: data sets are read into it, and partitions are made from it."""
 
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.edges import csr_matrix, loops_and_duplicates, symmetric
+from unilaunch_graph.data.edges import EDGE_IDS, NamedArrays, csr_matrix, loops_and_duplicates, symmetric
 from unilaunch_graph.data.labels import Labels
 
 #: Values of `Graph.split`.
 NONE, TRAIN, VAL, TEST = 0, 1, 2, 3
 
-Features: TypeAlias = NDArray[np.float32] | sp.csr_array
+#: Of any type of numbers, as the user gave them.
+Features: TypeAlias = NDArray[Any] | sp.csr_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +24,19 @@ class Graph:
     Attributes:
         indptr: Where the in-edges of each node begin in *indices*. (num_nodes + 1,) int64
         indices: Sources of the in-edges of each node, ascending. (num_edges,) int32
-        features: Dense rows or a CSR matrix. (num_nodes, num_features) float32
+        features: Dense rows or a CSR matrix, of the user's type of numbers; without columns: there are none.
+            (num_nodes, num_features)
         labels: Class of each node, -1 where unknown: (num_nodes,) int64. Or 0 and 1 for each of several labels:
             (num_nodes, num_classes) uint8. Or values to predict, NaN where unknown: (num_nodes,) or
-            (num_nodes, num_classes) float32
+            (num_nodes, num_classes), float32 or float64
         split: What each node is used for: NONE, TRAIN, VAL or TEST. (num_nodes,) uint8
         num_classes: Number of classes, or of columns of the labels: the width of a network's last layer.
         weights: Weight of each edge; None: each is 1. (num_edges,) float32
         loops: Weight of each node's edge to itself in A_hat; None: each is 1. (num_nodes,) float32
-        edge_attr: Features of each edge, which may differ between its two directions; None: there are none.
-            (num_edges, k) float32
+        edge_arrays: Further arrays of the edges by name, each with its own type, which may differ between the two
+            directions of an edge: "edge_attr" (num_edges, k), "edge_type" (num_edges,), `EDGE_IDS`, and any of the
+            user's. (num_edges, ...)
+        node_arrays: Further arrays of the nodes by name, each with its own type. (num_nodes, ...)
         is_directed: False: each edge is there in both directions with one weight, without loops and duplicates.
             True: edges are as they were given.
     """
@@ -45,7 +49,8 @@ class Graph:
     num_classes: int
     weights: NDArray[np.float32] | None = None
     loops: NDArray[np.float32] | None = None
-    edge_attr: NDArray[np.float32] | None = None
+    edge_arrays: NamedArrays = field(default_factory=dict)
+    node_arrays: NamedArrays = field(default_factory=dict)
     is_directed: bool = False
 
     @property
@@ -90,31 +95,33 @@ class Graph:
         return csr_matrix(values, self.indices, self.indptr, self.num_nodes)
 
     def reversed(self) -> "Graph":
-        """Return the edges by source, without weights and features: row = source, column = target."""
+        """Return the edges by source, without weights and other arrays: row = source, column = target."""
         if not self.is_directed:
-            return replace(self, weights=None, edge_attr=None)
+            return replace(self, weights=None, edge_arrays={})
         back = csr_matrix(np.ones(len(self.indices), np.int8), self.indices, self.indptr, self.num_nodes).T.tocsr()
         return replace(self, indptr=back.indptr.astype(np.int64), indices=back.indices.astype(np.int32, copy=False),
-                       weights=None, edge_attr=None)  # fmt: skip
+                       weights=None, edge_arrays={})  # fmt: skip
 
     def structure(self) -> "Graph":
-        """Return the neighbourhood structure for METIS: symmetric, without weights and edge features."""
-        return replace(self, weights=None, edge_attr=None).symmetrised()[0]
+        """Return the neighbourhood structure for METIS: symmetric, without weights and other arrays of the edges."""
+        return replace(self, weights=None, edge_arrays={}).symmetrised()[0]
 
     def symmetrised(self) -> tuple["Graph", list[str]]:
         """Return the symmetric form of the graph, which A_hat needs, and a list of the changes in words.
 
         Every edge is there in both directions, once. Weights of duplicates are added; then an edge of two directions
         gets the mean of its weights in both, and an edge of one direction keeps its own. The weight of a node's loops
-        becomes its entry in `loops`, 1 where it has none (as in PyG's GCNConv). Edge features are left out.
+        becomes its entry in `loops`, 1 where it has none (as in PyG's GCNConv). The edges' further
+        arrays are left out.
 
         Raises:
             ValueError: A weight is negative: D^-1/2 would not be defined.
         """
         _refuse_negative(self)
-        changes = [] if self.edge_attr is None else ["edge features are not used: left out"]
+        unused = ", ".join(name for name in self.edge_arrays if name != EDGE_IDS)
+        changes = [f"{unused} of the edges: not used, left out"] if unused else []
         if not self.is_directed:
-            return replace(self, edge_attr=None), changes
+            return replace(self, edge_arrays={}), changes
         is_weighted = self.weights is not None
         matrix = self.adjacency().astype(np.float64 if is_weighted else np.bool_)
         matrix.sum_duplicates()
@@ -143,7 +150,7 @@ class Graph:
             indices=whole.indices.astype(np.int32, copy=False),
             weights=whole.data.astype(np.float32) if is_weighted else None,
             loops=loops,
-            edge_attr=None,
+            edge_arrays={},
             is_directed=False,
         ), changes
 

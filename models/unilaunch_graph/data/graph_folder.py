@@ -13,14 +13,22 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.aside import folder_beside
-from unilaunch_graph.data.files import EDGE_VALUES, SPLIT, check_arrays
+from unilaunch_graph.data.files import NUM_NODES, OF_EDGES, OF_NODES, SPLIT, check_arrays, count_nodes
+from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.data.labels import is_known, read_labels
+from unilaunch_graph.data.npz import Arrays
+from unilaunch_graph.data.split import draw_shares, split_of_nodes
 from unilaunch_graph.data.text_labels import known_texts, numbered
 
 Folder = str | PathLike[str]
+#: Arrays of the user's, by name.
+Further = Mapping[str, Any] | None
+#: A split that stands beside the data: the nodes of each use, or shares of all nodes.
+Split = Mapping[str, Any] | Sequence[float] | None
 NAMES = "names.json"
-_FLOAT32_BYTES = 4
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
-_VALUES = frozenset({"x", "x_data", *EDGE_VALUES})  # that are read as float32
+#: What to do with a matrix in place of an array.
+_OF_MATRIX = dict.fromkeys(("edges", "edge_index"), "the ends of the edges (2, num_edges); of a matrix: from_scipy")
 
 
 class Names(NamedTuple):
@@ -57,14 +65,29 @@ def read_names(folder: Folder) -> Names:
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
 
 
-def write_graph(folder: Folder, arrays: Mapping[str, Any], nodes: Sequence[str | int] | range | None = None) -> Path:
+def write_graph(  # noqa: PLR0913  (what the converters share)
+    folder: Folder,
+    arrays: Mapping[str, Any],
+    nodes: Sequence[str | int] | range | None = None,
+    *,
+    num_nodes: int | None = None,
+    node_arrays: Further | Sequence[str] = None,
+    edge_arrays: Further | Sequence[str] = None,
+    split: Split = None,
+    overwrite: bool = False,
+) -> Path:
     """Write the folder of a graph, whole or not at all: aside, then renamed.
 
     Args:
-        folder: The path of the new folder; it must not exist.
+        folder: The path of the new folder.
         arrays: The arrays of `unilaunch_graph.data.files` by name; None stands for one that is not given. *x* may be a
             sparse matrix. *y* may be text: its values in order of the alphabet are the classes, "" is none.
         nodes: Name of each node; None, or a range for their number to be checked: its number.
+        num_nodes: Number of nodes, where no array tells it; None: that of *nodes*.
+        node_arrays: Further arrays of the nodes by name.
+        edge_arrays: Further arrays of the edges by name.
+        split: The split, in place of masks.
+        overwrite: Replace a folder of a graph that exists.
 
     Returns:
         The folder, for `--dataset` and `load`.
@@ -75,9 +98,9 @@ def write_graph(folder: Folder, arrays: Mapping[str, Any], nodes: Sequence[str |
     folder = Path(folder)
     with _writing(folder):
         folder = folder.expanduser()
-        if folder.exists():
-            raise InputError(f"{folder}: exists already: give another folder, or delete it")
-    given = {name: on_host(array) for name, array in arrays.items() if array is not None}
+        _refuse_existing(folder, overwrite=overwrite)
+    further = _further(OF_NODES, node_arrays or {}) | _further(OF_EDGES, edge_arrays or {})
+    given = {name: on_host(array) for name, array in {**arrays, **further}.items() if array is not None}
     classes = None
     if "y" in given:
         given["y"], classes = numbered(as_array("y", known_texts(given["y"])))
@@ -85,29 +108,71 @@ def write_graph(folder: Folder, arrays: Mapping[str, Any], nodes: Sequence[str |
         x = sp.csr_array(given.pop("x"))
         given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
     whole = {name: as_array(name, array) for name, array in given.items()}
+    num_nodes = len(nodes) if num_nodes is None and nodes is not None else num_nodes
+    if num_nodes is not None and {"x", "x_shape", "y", "indptr"}.isdisjoint(whole):
+        whole[NUM_NODES] = np.array(num_nodes)
+    if split is not None:
+        whole |= _masks(whole, split, folder)
     if masks := [whole[name] for name in SPLIT if name in whole]:
         empty = np.zeros(whole.get("y", masks[0]).shape[:1], bool)
         whole |= {name: empty for name in SPLIT if name not in whole}
-    num_nodes = check_arrays(whole, folder)
-    if nodes is not None and len(nodes) != num_nodes:
-        rows = f"{'y' if 'y' in whole else 'x'} has {num_nodes} rows"
+    count = check_arrays(whole, folder)
+    if nodes is not None and len(nodes) != count:
+        rows = f"{'y' if 'y' in whole else 'x'} has {count} rows"
         raise InputError(f"{folder}: {len(nodes)} names of nodes, but {rows}: name each node")
     with _writing(folder):
         _write(folder, whole, Names(None if isinstance(nodes, range) else nodes, classes))
     return folder
 
 
+def _refuse_existing(folder: Path, *, overwrite: bool) -> None:
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise InputError(f"{folder}: exists already: give another folder, delete it, or set overwrite=True")
+    if not folder.is_dir() or any(path.suffix != ".npy" and path.name != NAMES for path in folder.iterdir()):
+        raise InputError(f"{folder}: holds more than a graph, and is not overwritten: give another folder")
+
+
+def _further(prefix: str, arrays: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Return further arrays of the nodes or of the edges by the names of their files."""
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"{prefix[:-1]}_arrays: expected arrays by name, as in {{'time': times}}: there is no table")
+    if strange := [name for name in arrays if not name.isidentifier()]:
+        raise InputError(f"the array {strange[0]!r}: expected a name of letters, digits and _, since it names a file")
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def _masks(arrays: Mapping[str, NDArray[Any]], split: Mapping[str, Any] | Sequence[float], folder: Path) -> Any:
+    """Return the three masks that *split* says."""
+    if beside := [name for name in SPLIT if name in arrays]:
+        raise InputError(f"{folder}: split= and {beside[0]} are given: leave one of them out")
+    try:
+        if isinstance(split, Mapping):
+            chosen = {name: as_array(f"split[{name!r}]", nodes) for name, nodes in split.items()}
+            uses = split_of_nodes(chosen, count_nodes(Arrays(arrays)))
+        elif "y" not in arrays:
+            raise ValueError("split= are shares of the nodes with a label, and there is no y")  # noqa: TRY301
+        else:
+            uses = draw_shares(is_known(read_labels(Arrays(arrays))), split)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{folder}: {error}") from None
+    return {name: uses == use for name, use in zip(SPLIT, (TRAIN, VAL, TEST), strict=True)}
+
+
 def on_host(values: Any) -> Any:
     """Return a tensor of torch as an array, or a sparse one as a matrix of SciPy; other values as they are.
 
-    numpy has no bfloat16: such numbers become float32. torch is not imported for it.
+    numpy has no bfloat16, and SciPy no float16: such numbers become float32. torch is not imported for it.
     """
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
-    if tensor.dtype.is_floating_point and tensor.dtype.itemsize < _FLOAT32_BYTES:
+    is_sparse = "sparse" in str(tensor.layout)
+    narrow = {"torch.float16"} if is_sparse else set()
+    if str(tensor.dtype) in {"torch.bfloat16", *narrow}:
         tensor = tensor.float()
-    if "sparse" in str(tensor.layout):
+    if is_sparse:
         entries = tensor.to_sparse_coo().coalesce()
         return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
     return tensor.numpy()
@@ -122,8 +187,10 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     """
     if isinstance(values, np.ma.MaskedArray) and values.mask.any():
         raise InputError(f"{name} has masked values: fill them: array.filled(value)")
+    if sp.issparse(values := on_host(values)):
+        raise InputError(f"{name} is a sparse matrix: expected {_OF_MATRIX.get(name, 'an array: matrix.toarray()')}")
     try:
-        return np.asarray(on_host(values))
+        return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{name} is no array: expected rows of one length: {' '.join(str(error).split())}") from None
 
@@ -131,13 +198,15 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as aside:
+        new = aside / "new"
+        new.mkdir()
         for name, array in arrays.items():
-            is_wide = array.dtype.itemsize > _FLOAT32_BYTES and (name in _VALUES or array.dtype.kind == "f")
-            narrow = np.ascontiguousarray(array, np.float32 if is_wide else None)
-            np.save(aside / f"{name}.npy", narrow, allow_pickle=False)
+            np.save(new / f"{name}.npy", np.asarray(array, order="C"), allow_pickle=False)  # rows are mapped
         if names != (None, None):
-            (aside / NAMES).write_text(json.dumps(names._asdict()), encoding="utf-8")
-        aside.rename(folder)
+            (new / NAMES).write_text(json.dumps(names._asdict()), encoding="utf-8")
+        if folder.exists():
+            folder.rename(aside / "old")
+        new.rename(folder)
 
 
 @contextmanager

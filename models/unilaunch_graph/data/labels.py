@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.npz import Arrays
 
-Labels: TypeAlias = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.float32]
+Labels: TypeAlias = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.floating[Any]]
 
 
 class Task(StrEnum):
@@ -17,7 +17,7 @@ class Task(StrEnum):
 
     CLASSES = "classes"  # int64 (num_nodes,): the class, -1 where unknown
     MULTILABEL = "multilabel"  # uint8 (num_nodes, num_classes): 0 or 1 for each label
-    REGRESSION = "regression"  # float32 (num_nodes,) or (num_nodes, num_classes): NaN where unknown
+    REGRESSION = "regression"  # floats (num_nodes,) or (num_nodes, num_classes): NaN where unknown
 
 
 def task_of(labels: NDArray[Any]) -> Task:
@@ -69,16 +69,29 @@ def blank_labels(num_nodes: int, task: Task = Task.CLASSES, num_classes: int = 0
 def read_labels(arrays: Arrays) -> Labels:
     """Return the array *y* as labels: floats are values; others of one dimension are classes, of two 0 and 1.
 
+    Floats of one column that are NaN or the numbers of classes, 0 to num_nodes - 1, are classes, NaN where unknown: so
+    the sets of the Open Graph Benchmark have them.
+
     Raises:
         ValueError: The array has another form, or no row or column.
     """
     given = arrays.values["y"]
     shape = (None,) * min(max(given.ndim, 1), 2)
-    labels: Labels
+    labels: Any
     if given.dtype.kind == "f":
-        labels = arrays.float32("y", shape)
-        if np.isinf(labels).any():
-            raise ValueError(f"y of node {np.argwhere(np.isinf(labels))[0][0]} is infinite as float32")
+        labels = arrays.numbers("y", shape)
+        with np.errstate(over="ignore"):
+            is_infinite = np.isinf(labels.astype(np.float32))
+        if is_infinite.any():
+            raise ValueError(f"y of node {np.argwhere(is_infinite)[0][0]} is infinite as float32")
+        if _are_classes_or_unknown(labels):
+            from loguru import logger
+
+            logger.info(
+                "y has whole numbers and NaN: classes, NaN where unknown; if they are numbers to predict, give 0 for "
+                "NaN and leave those nodes out of the split"
+            )
+            return np.where(np.isnan(labels), -1, labels).astype(np.int64).reshape(-1)
         _warn_of_flags(labels)
     elif given.ndim == 2:  # noqa: PLR2004  (one column for each label)
         labels = _flags(arrays, given)
@@ -87,10 +100,18 @@ def read_labels(arrays: Arrays) -> Labels:
         check_range(labels, len(labels), "y", start=-1)
     if not labels.size:
         raise ValueError(f"y has no {'column' if len(labels) else 'row'}")
-    return labels
+    read: Labels = labels
+    return read
 
 
-def _warn_of_flags(labels: NDArray[np.float32]) -> None:
+def _are_classes_or_unknown(labels: NDArray[np.floating[Any]]) -> bool:
+    known = labels[~np.isnan(labels)]
+    if labels.size != len(labels) or len(known) in {0, len(labels)}:
+        return False
+    return bool(((known == np.trunc(known)) & (known >= 0) & (known < len(labels))).all())
+
+
+def _warn_of_flags(labels: NDArray[np.floating[Any]]) -> None:
     if ((labels == 0) | (labels == 1) | np.isnan(labels)).all():
         from loguru import logger
 

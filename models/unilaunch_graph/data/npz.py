@@ -1,7 +1,7 @@
 """The arrays of one .npz file, each checked for kind and shape when it is read."""
 
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,25 @@ class Arrays:
         with np.errstate(over="ignore"):
             return self._shaped(name, shape, "fiub", "numbers").astype(np.float32, copy=False)
 
+    def numbers(self, name: str, shape: Shape) -> NDArray[Any]:
+        """Return an array of numbers or bool as it is.
+
+        Raises:
+            ValueError: It is of another kind or shape.
+        """
+        return self._shaped(name, shape, "fiub", "numbers")
+
+    def rows(self, name: str, count: int) -> NDArray[Any]:
+        """Return an array of numbers or bool with *count* rows of any shape, as it is.
+
+        Raises:
+            ValueError: It is of another kind, or has another number of rows.
+        """
+        values = self._of_kind(name, "fiub", "numbers")
+        if values.shape[:1] != (count,):
+            raise ValueError(f"{name} must have {count} rows, not the shape {values.shape}")
+        return values
+
     def flags(self, name: str, shape: Shape) -> NDArray[np.bool_]:
         """Return an array of bool.
 
@@ -58,12 +77,18 @@ class Arrays:
         remedy = ": give mask == 1 for one of 0 and 1, numpy.isin(range(n), indices) for indices"
         return self._shaped(name, shape, "b", "bool", remedy)
 
-    def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str, remedy: str = "") -> NDArray[Any]:
+    def _of_kind(self, name: str, kinds: str, wanted: str, remedy: str = "") -> NDArray[Any]:
         if name not in self.values:
             raise ValueError(f"has no {name}")
         values = self.values[name]
+        if values.dtype.kind == "M":
+            remedy = ": give seconds: times.astype('datetime64[s]').astype('int64')"
         if values.dtype.kind not in kinds:
             raise ValueError(f"{name} must be {wanted}, not {values.dtype}{remedy}")
+        return values
+
+    def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str, remedy: str = "") -> NDArray[Any]:
+        values = self._of_kind(name, kinds, wanted, remedy)
         if len(values.shape) != len(shape) or any(
             want not in {None, size} for want, size in zip(shape, values.shape, strict=True)
         ):
@@ -72,12 +97,12 @@ class Arrays:
         return values
 
 
-def read_arrays(path: Path, known: Collection[str], unused: Collection[str] = ()) -> Arrays:
-    """Read the arrays of *path* whose names are *known*; others are skipped. No pickle is read.
+def read_arrays(path: Path, known: Callable[[str], bool], unused: Collection[str] = ()) -> Arrays:
+    """Read the arrays of *path* whose names are known; others are skipped. No pickle is read.
 
     Args:
         path: The file.
-        known: Names of arrays.
+        known: Returns whether an array of this name is read.
         unused: Names of arrays that such files have too; any other is logged.
 
     Raises:
@@ -88,8 +113,8 @@ def read_arrays(path: Path, known: Collection[str], unused: Collection[str] = ()
     try:
         # Opened here: numpy leaves a file open when it is damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            unknown = sorted(set(archive.files) - {*known, *unused})
-            arrays = Arrays({name: _read(archive, name) for name in archive.files if name in known})
+            unknown = sorted(name for name in archive.files if not known(name) and name not in unused)
+            arrays = Arrays({name: _read(archive, name) for name in archive.files if known(name)})
     except Exception as error:  # numpy, zipfile and zlib have a dozen kinds of error for a damaged file
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
     if unknown:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_finite, check_range
+from unilaunch_graph.data.csr import check_floats, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import Graph
@@ -95,7 +95,7 @@ def _graph(
         raise ValueError(f"edges have {edge.shape[1]} ends, {count} nodes have features and {len(labels)} a class")
     check_range(edge, count, "edge")
     check_range(labels, count, "node-label", start=-1)
-    check_finite(features, "node-feat", "node")
+    check_floats(features, "node-feat", "node")
     masks = {name: np.zeros(count, bool) for name in SPLIT}
     for name, nodes in splits.items():
         check_range(nodes, count, name)

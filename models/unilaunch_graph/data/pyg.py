@@ -5,23 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loguru import logger
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import Folder, as_array, on_host, write_graph
+from unilaunch_graph.data.files import EDGE_VALUES, SPLIT
+from unilaunch_graph.data.graph_folder import Folder, Split, as_array, on_host, write_graph
 
-_PYG = ("edge_index", "x", "y", "edge_weight", *SPLIT)
-_OF_EDGES = ("edge_attr", "edge_type")
+_PYG = ("edge_index", "x", "y", *EDGE_VALUES, *SPLIT)
 
 
-def from_pyg(data: Any, folder: Folder) -> Path:
-    """Write a `torch_geometric.data.Data`: x, edge_index, and y, edge_weight, edge_attr and masks if it has them.
+def from_pyg(data: Any, folder: Folder, *, split: Split = None, overwrite: bool = False) -> Path:
+    """Write a `torch_geometric.data.Data`: x, edge_index, y, edge_weight, edge_attr, edge_type, masks, if it has them.
+
+    Further tensors and numpy arrays with a row for each node or edge become `part.node_arrays` and `part.edge_arrays`.
 
     Args:
-        data: The graph. `edge_attr` of one dimension becomes one column, and `edge_type`, if there is one, its last
-            column: `part.edge_attr[:, -1].long()`. *y* of shape (num_nodes, 1) and whole numbers become classes.
+        data: The graph. `edge_attr` of one dimension becomes one column. *y* of shape (num_nodes, 1) and whole numbers
+            become classes; nodes beyond the rows of *y* have no label. If `to_homogeneous()` has made the graph, the
+            features of a type of nodes that has none, NaN, become 0.
         folder: Where the folder is written.
+        split: The split in place of masks, as of `from_scipy`: split=dataset.get_idx_split() of the OGB.
+        overwrite: Whether to replace a folder of a graph that exists.
 
     Raises:
         InputError: The graph is heterogeneous, has no edge_index, or has several splits; or as `from_scipy`.
@@ -33,33 +38,74 @@ def from_pyg(data: Any, folder: Folder) -> Path:
     if getattr(data, "edge_index", None) is None:
         raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
     arrays: dict[str, Any] = {name: on_host(getattr(data, name, None)) for name in _PYG}
-    arrays |= {name: as_array(name, arrays[name]) for name in SPLIT if arrays[name] is not None}
-    arrays["edge_attr"], mask = _columns_of_edges(data), arrays["train_mask"]
-    if mask is not None and mask.ndim > 1:
+    arrays |= {name: as_array(name, arrays[name]) for name in ("edge_attr", *SPLIT) if arrays[name] is not None}
+    if (features := arrays["edge_attr"]) is not None and features.ndim == 1:
+        arrays["edge_attr"] = features[:, None]
+    if (mask := arrays["train_mask"]) is not None and mask.ndim > 1:
         raise InputError(
             f"from_pyg: train_mask has {mask.shape[1]} splits: choose one, as in data.train_mask = "
             "data.train_mask[:, 0], and the same of val_mask and test_mask"
         )
-    return write_graph(folder, arrays)
+    num_nodes = _count_nodes(data)
+    of_nodes, of_edges = _further(data, num_nodes)
+    if "node_type" in of_nodes and isinstance(arrays["x"], np.ndarray):
+        arrays["x"] = _filled(arrays["x"], of_nodes["node_type"])
+    if isinstance(arrays["y"], np.ndarray) and len(arrays["y"]) < num_nodes:
+        arrays["y"] = _lengthened(arrays["y"], num_nodes)
+    return write_graph(
+        folder, arrays, num_nodes=num_nodes, node_arrays=of_nodes, edge_arrays=of_edges, split=split,
+        overwrite=overwrite,
+    )  # fmt: skip
 
 
-def _columns_of_edges(data: Any) -> NDArray[Any] | None:
-    """Return the features of the edges, and in the last column their types."""
-    features, types = (
-        None if (found := getattr(data, name, None)) is None else as_array(name, found) for name in _OF_EDGES
-    )
-    if features is not None and features.ndim == 1:
-        features = features[:, None]
-    if types is None:
-        return features
-    num_edges = np.shape(on_host(data.edge_index))[-1]
-    if types.shape != (num_edges,) or types.dtype.kind not in "iu":
-        raise InputError(
-            f"from_pyg: edge_type is {types.dtype} of the shape {types.shape}: expected an integer for each of "
-            f"{num_edges} edges"
-        )
-    column = types[:, None].astype(np.float32)
-    if features is None:
-        return column
-    has_rows = features.shape[:-1] == (num_edges,)
-    return np.hstack((features, column)) if has_rows else features  # which `write_graph` refuses
+def _count_nodes(data: Any) -> int:
+    """Return the number of nodes; PyG takes it from the edges, with a warning, where only *y* tells it."""
+    given = data.to_dict()
+    told = next((given[name] for name in ("x", "y") if given.get(name) is not None), None)
+    return int(data.num_nodes) if told is None or "num_nodes" in given else len(told)
+
+
+def _further(data: Any, num_nodes: int) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return the further arrays of the nodes and of the edges, by name, told apart as PyG does it."""
+    nodes: dict[str, NDArray[Any]] = {}
+    edges: dict[str, NDArray[Any]] = {}
+    left_out = []
+    for name, value in data.to_dict().items():
+        if name in _PYG or name == "num_nodes":
+            continue
+        array = on_host(value)
+        count = len(array) if isinstance(array, np.ndarray) and array.ndim and name.isidentifier() else -1
+        if count == data.num_edges and ("edge" in name or count != num_nodes):
+            edges[name] = array
+        elif count == num_nodes:
+            nodes[name] = array
+        else:
+            left_out.append(name)
+    if left_out:
+        logger.info("from_pyg: left out, no array of the nodes or edges: {}", ", ".join(left_out))
+    return nodes, edges
+
+
+def _filled(x: NDArray[Any], types: NDArray[Any]) -> NDArray[Any]:
+    """Return features with 0 in place of the NaN of each type of nodes that has no features."""
+    if x.dtype.kind != "f" or x.ndim != 2 or types.shape != x.shape[:1]:  # noqa: PLR2004  (nodes and columns)
+        return x
+    rows = np.isnan(x).all(axis=1)
+    without = [kind for kind in np.unique(types[rows]).tolist() if rows[types == kind].all()]
+    if not without:
+        return x
+    rows = np.isin(types, without)
+    logger.warning(
+        "from_pyg: the {} nodes of the types {} have no features: they are 0; give them some before to_homogeneous(), "
+        "or learn them: torch.nn.Embedding(part.num_nodes, width)(part.owned)", int(rows.sum()), without,
+    )  # fmt: skip
+    return np.where(rows[:, None], np.zeros((), x.dtype), x)
+
+
+def _lengthened(y: NDArray[Any], num_nodes: int) -> NDArray[Any]:
+    """Return labels with unknown ones for the nodes at the end."""
+    unknown = {"f": np.nan, "i": -1}.get(y.dtype.kind)
+    if unknown is None or (y.dtype.kind == "i" and y.ndim > 1 and y.shape[1] > 1):
+        return y  # which `write_graph` refuses: such labels cannot be unknown
+    logger.warning("from_pyg: y has {} rows, of {} nodes: the last ones have no label", len(y), num_nodes)
+    return np.concatenate((y, np.full((num_nodes - len(y), *y.shape[1:]), unknown, y.dtype)))

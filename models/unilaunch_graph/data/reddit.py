@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_finite, check_range
+from unilaunch_graph.data.csr import check_floats, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import TRAIN, Graph
@@ -39,8 +39,8 @@ def read_reddit(folder: Path) -> Graph:
     Raises:
         InputError: A file is missing or damaged, or does not fit the other.
     """
-    data = read_arrays(folder / DATA, {"feature", "label", "node_types"}, {"node_ids"})
-    edges = read_arrays(folder / EDGES, {"row", "col", "shape"}, {"data", "format"})
+    data = read_arrays(folder / DATA, {"feature", "label", "node_types"}.__contains__, {"node_ids"})
+    edges = read_arrays(folder / EDGES, {"row", "col", "shape"}.__contains__, {"data", "format"})
     try:
         return _graph(data, edges)
     except ValueError as error:
@@ -51,7 +51,7 @@ def _graph(data: Arrays, edges: Arrays) -> Graph:
     labels = data.whole("label", (None,))
     count = len(labels)
     features, split = data.float32("feature", (count, None)), data.whole("node_types", (count,))
-    check_finite(features, "feature", "node")
+    check_floats(features, "feature", "node")
     check_range(split, 4, "node_types")
     if not (split == TRAIN).any():
         raise ValueError(f"node_types has no {TRAIN}: no node to train on")

@@ -85,8 +85,8 @@ def _source(name: str) -> Callable[[Request], Dataset]:
     near = get_close_matches(name, SOURCES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(
-        f"no data set {name!r}: {hint}there are {', '.join(SOURCES)}, or give a .npz file, a folder of .npy files, or "
-        "an OGB set's folder with raw/ and split/"
+        f"no data set {name!r}: {hint}there are {', '.join(SOURCES)}; and no graph at {folder.absolute()}: expected a "
+        ".npz file, a folder of .npy files (as ug.from_pyg writes it), or an OGB set's folder with raw/ and split/"
     )
 
 

@@ -72,11 +72,13 @@ def _part_of(rows: Rows, block: Neighbourhood) -> GraphPart:
     others = nodes[block.num_targets :]  # for the probe too: a part without edges would get another row
     sources = np.concatenate((block.edge_index[0], np.full(len(others), nodes[-1])))
     targets = np.concatenate((block.edge_index[1], others))
-    features = np.zeros((0, 0), np.float32) if block.edge_attr is None else block.edge_attr
-    padding = np.zeros((len(others), features.shape[1]), np.float32)
+    arrays = {
+        name: np.concatenate((array, np.zeros((len(others), *array.shape[1:]), array.dtype)))
+        for name, array in block.edge_arrays.items()
+    }
     weights = np.zeros(0, np.float32)
     if block.edge_weight is not None:
         weights = np.concatenate((block.edge_weight, np.ones(len(others), np.float32)))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=len(nodes)))))
-    part = lonely_part(rows, indptr, sources.astype(np.int32), weights, np.concatenate((features, padding)))
+    part = lonely_part(rows, indptr, sources.astype(np.int32), weights, arrays)
     return make_part(part, Ranks(0, 1, Alone()))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import NONE
 from unilaunch_graph.partition.part import Part
@@ -22,10 +23,10 @@ def padded(part: Part) -> Part:
     """
     if len(part.owned_indices) + len(part.halo_indices):
         return part
-    row = np.zeros((1, part.num_features), np.float32)
+    row = np.zeros((1, part.num_features), part.features.dtype)
     is_sparse = isinstance(part.features, sp.csr_array)
     features: Any = sp.vstack((part.features, row), format="csr") if is_sparse else np.concatenate((part.features, row))
-    labels: Any = np.concatenate((part.labels, np.zeros_like(part.labels, shape=(1, *part.labels.shape[1:]))))
+    labels: Any = np.concatenate((part.labels, _row(part.labels)))
     ends = (part.owned_indptr, part.halo_indptr)
     owned_indptr, halo_indptr = (np.append(end, end[-1] + more) for end, more in zip(ends, (1, 0), strict=True))
     return replace(
@@ -34,10 +35,16 @@ def padded(part: Part) -> Part:
         owned_indptr=owned_indptr,
         owned_indices=np.array([part.num_owned], np.int32),
         halo_indptr=halo_indptr,
-        owned_edge_attr=np.zeros((1, part.owned_edge_attr.shape[1]), np.float32),
+        owned_edge_arrays={name: _row(array) for name, array in part.owned_edge_arrays.items()},
         strengths=np.append(part.strengths, 1.0),
         loops=np.append(part.loops, np.float32(1)),
         features=features,
         labels=labels,
         split=np.append(part.split, np.uint8(NONE)),
+        node_arrays={name: np.concatenate((array, _row(array))) for name, array in part.node_arrays.items()},
     )
+
+
+def _row(array: NDArray[Any]) -> NDArray[Any]:
+    """Return one more row, of zeros."""
+    return np.zeros((1, *array.shape[1:]), array.dtype)

@@ -1,6 +1,7 @@
 """One rank's part of a graph, as tensors of MindSpore."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -18,9 +19,9 @@ from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.padding import padded
 from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
-from unilaunch_graph.network.part import PartFields, fields_of
+from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
-from unilaunch_graph.partition.in_edges import InEdges, merge_in_edges
+from unilaunch_graph.partition.in_edges import InEdges, edge_ids, merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import Apply, OnHost, widened
 
@@ -30,10 +31,16 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`.
 
     MindSpore's operators fail or return garbage without a row: a part without edges has one row more, the last one. Its
-    id is -1, its only edge comes from itself, and no mask holds it.
+    id is -1, its only edge comes from itself, and no mask holds it; all else of the row and of the edge is 0.
     """
 
     operators: "Operators" = field(repr=False)
+
+    @property
+    @override
+    def edge_ids(self) -> Tensor | None:
+        ids = edge_ids(padded(self.arrays))
+        return None if ids is None else Tensor(ids)
 
     @override
     def with_halo(self, rows: Tensor) -> Tensor:
@@ -115,16 +122,20 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
     num_weights = np.array([len(edges.weights)])
     ranks.collectives.all_reduce(num_weights)
     return GraphPart(
-        **fields_of(whole, ranks, edges, _tensor, is_weighted=bool(num_weights[0])),
+        **fields_of(whole, ranks, edges, _TENSORS, is_weighted=bool(num_weights[0])),
         owned=whole.owned,
         arrays=part,
         operators=_operators(whole, edges, ranks),
     )
 
 
-def _tensor(array: NDArray[Any]) -> Tensor:
-    """Return a copy, since files are mapped and read-only: integers as int32, labels of 0 and 1 as float32."""
-    return Tensor(array.astype({"int64": np.int32, "uint8": np.float32}.get(array.dtype.name, array.dtype)))
+def _tensor(array: NDArray[Any], dtype: Any = None) -> Tensor:
+    return Tensor(np.array(array, dtype))  # a copy, since files are mapped and read-only
+
+
+_floats, _indices = partial(_tensor, dtype=np.float32), partial(_tensor, dtype=np.int32)
+#: MindSpore's cross entropy takes int32 alone.
+_TENSORS = TensorTypes(_tensor, _floats, _indices, _floats)
 
 
 def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:

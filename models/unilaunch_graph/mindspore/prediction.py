@@ -35,9 +35,9 @@ def predict(
     layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
     edges, or takes rows alone (an activation, a normalisation with running statistics). A member is called with rows,
-    and with what its further arguments without a default value are named after: part, edge_index, edge_weight or
-    edge_attr. If one of these has a default value, and the graph has it, it is refused, but for this package's layers,
-    which take it from the part. In a list these are of the block: a part of one rank, on which
+    and with what its further arguments without a default value are named after: part, edge_index, edge_weight,
+    edge_attr or edge_type. If one of these has a default value, and the graph has it, it is refused, but for this
+    package's layers, which take it from the part. In a list these are of the block: a part of one rank, on which
     `halo`, the segment operations and the layers of this package work. Cells must be in evaluation mode
     (`set_train(False)`).
 

@@ -1,14 +1,15 @@
 """One rank's part of a graph: the fields that it has in both frameworks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.data.labels import Task
 from unilaunch_graph.exchange.fetching import Directory
 from unilaunch_graph.partition.in_edges import InEdges
 from unilaunch_graph.partition.part import Part
@@ -23,15 +24,19 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     """One rank's part of a graph: the nodes that it owns, and every edge into them.
 
     A row below *num_owned* is an owned node; the rows from *num_owned* on are halo nodes, which other ranks own.
-    Integers are int64 in PyTorch and int32 in MindSpore.
+    Floats are of the framework's default type (`torch.get_default_dtype()` when `load` is called; MindSpore: float32).
+    *edge_index* and classes are int64 in PyTorch and int32 in MindSpore.
 
     Attributes:
-        x: Features of the owned nodes. (num_owned, num_features) float32
+        x: Features of the owned nodes; None: there are none. (num_owned, num_features) floats
         edge_index: Source row and target row of each edge, sorted by target; targets are owned nodes. (2, E)
-        edge_weight: Weight of each edge; None: each is 1. (E,) float32
-        edge_attr: Features of each edge; None: there are none. (E, k) float32
-        y: Labels of the owned nodes. Classes (num_owned,) integers; multi-label (num_owned, C) 0 or 1, uint8 in
-            PyTorch and float32 in MindSpore; regression float32
+        edge_weight: Weight of each edge; None: each is 1. (E,) floats
+        edge_attr: Features of each edge; None: there are none. (E, k) floats; integers and bool keep their type
+        edge_type: Type of each edge; None: there is none. (E,) integers of their own type
+        edge_arrays: Further arrays of the edges, by name, each of its own type. (E, ...)
+        node_arrays: Further arrays of the owned nodes, by name, each of its own type. (num_owned, ...)
+        y: Labels of the owned nodes. Classes (num_owned,), -1 where unknown; multi-label (num_owned, C) 0 or 1, uint8
+            in PyTorch and float32 in MindSpore; regression floats, NaN where unknown
         train_mask: The owned nodes to train on. (num_owned,) bool
         val_mask: Those to validate on. (num_owned,) bool
         test_mask: Those to test on. (num_owned,) bool
@@ -42,7 +47,7 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
         num_owned: Rows of the owned nodes.
         num_halo: Sources of edges into them that other ranks own.
         num_classes: Classes of the whole graph.
-        num_features: Columns of *x*.
+        num_features: Columns of *x*; 0: there are none.
         owned: Global ids of the owned nodes, in MindSpore a numpy array. (num_owned,) int64
         rank: Index of this rank.
         world_size: Number of ranks.
@@ -52,6 +57,9 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     edge_index: Tensor
     edge_weight: Tensor | None
     edge_attr: Tensor | None
+    edge_type: Tensor | None
+    edge_arrays: Mapping[str, Tensor]
+    node_arrays: Mapping[str, Tensor]
     y: Tensor
     train_mask: Tensor
     val_mask: Tensor
@@ -70,6 +78,14 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     ranks: Ranks = field(repr=False)
     arrays: Part = field(repr=False)
     directory: Directory = field(repr=False)
+
+    @property
+    def edge_ids(self) -> Tensor | None:
+        """Position of each edge of *edge_index* in the user's list of edges; None: they are not the user's. (E,) int64
+
+        The edges of `sbm`, `cora`, `citeseer` and `pubmed` are made symmetric, and have none. Made at each access.
+        """
+        raise NotImplementedError
 
     def with_halo(self, rows: Tensor) -> Tensor:
         """Return what `exchange.halo` does, of rows that fit."""
@@ -96,27 +112,47 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
         return self
 
 
-def fields_of(
-    part: Part, ranks: Any, edges: InEdges, tensor: Callable[[NDArray[Any]], Any], *, is_weighted: bool
-) -> dict[str, Any]:
+class TensorTypes(NamedTuple):
+    """Functions that return a copy of an array as a framework's tensor.
+
+    Attributes:
+        exact: In the array's own type.
+        floats: In the framework's default type of floats.
+        indices: Of nodes and classes, in the type that the framework's operators take.
+        flags: Of 0 and 1 for each of several labels, likewise.
+    """
+
+    exact: Callable[[NDArray[Any]], Any]
+    floats: Callable[[NDArray[Any]], Any]
+    indices: Callable[[NDArray[Any]], Any]
+    flags: Callable[[NDArray[Any]], Any]
+
+
+def fields_of(part: Part, ranks: Any, edges: InEdges, tensors: TensorTypes, *, is_weighted: bool) -> dict[str, Any]:
     """Return the fields of a part but for *owned* and *arrays*.
 
     Args:
         part: The arrays.
         ranks: The ranks of the job, of the framework's class.
         edges: The edges into the part's nodes.
-        tensor: Returns a copy of an array as the framework's tensor.
+        tensors: The framework's tensors.
         is_weighted: Whether the graph has weights; a part without edges holds none, even if the graph has them.
     """
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
     shared = ("num_nodes", "num_owned", "num_halo", "num_classes", "num_features")
+    masks = {f"{name}_mask": part.split == use for name, use in (("train", TRAIN), ("val", VAL), ("test", TEST))}
+    further = {name: tensors.exact(array) for name, array in edges.arrays.items() if name != "edge_attr"}
+    edge_attr, labels = edges.arrays.get("edge_attr"), _LABELS[part.task]
     return {
-        "x": tensor(features),
-        "edge_index": tensor(edges.ends),
-        "edge_weight": tensor(_weights(edges)) if is_weighted else None,
-        "edge_attr": tensor(edges.edge_attr) if edges.edge_attr.shape[1] else None,
-        "y": tensor(part.labels),
-        **{f"{name}_mask": tensor(part.split == use) for name, use in (("train", TRAIN), ("val", VAL), ("test", TEST))},
+        "x": tensors.floats(features) if part.num_features else None,
+        "edge_index": tensors.indices(edges.ends),
+        "edge_weight": tensors.floats(_weights(edges)) if is_weighted else None,
+        "edge_attr": None if edge_attr is None else _features_of_edges(edge_attr, tensors),
+        "edge_type": further.pop("edge_type", None),
+        "edge_arrays": further,
+        "node_arrays": {name: tensors.exact(array) for name, array in part.node_arrays.items()},
+        "y": getattr(tensors, labels)(part.labels),
+        **{name: tensors.exact(mask) for name, mask in masks.items()},
         **dict(zip(("num_train", "num_val", "num_test"), part.split_sizes, strict=True)),
         **{name: getattr(part, name) for name in shared},
         "rank": ranks.rank,
@@ -124,6 +160,14 @@ def fields_of(
         "directory": Directory(part, ranks),
         "ranks": ranks,
     }
+
+
+#: Of `TensorTypes`.
+_LABELS = {Task.CLASSES: "indices", Task.MULTILABEL: "flags", Task.REGRESSION: "floats"}
+
+
+def _features_of_edges(features: NDArray[Any], tensors: TensorTypes) -> Any:
+    return (tensors.floats if features.dtype.kind == "f" else tensors.exact)(features)
 
 
 def _weights(edges: InEdges) -> NDArray[np.float32]:

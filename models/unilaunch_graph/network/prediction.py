@@ -30,7 +30,7 @@ Callee = Callable[..., Any]
 Network = TypeVar("Network")
 Output = TypeVar("Output")
 #: What a layer, or a model as a whole, may take beside rows.
-ARGUMENTS = ("edge_index", "edge_weight", "edge_attr", "part")
+ARGUMENTS = ("edge_index", "edge_weight", "edge_attr", "edge_type", "part")
 #: Rows whose classes are found at a time.
 _BLOCK = 1 << 14
 
@@ -102,6 +102,7 @@ def predict(
         refuse_no_file(output)
     with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
         if isinstance(model, Sequence):
+            _refuse_without_features(part)
             given = replace(part, features=use.features(graph)) if is_part else part
             steps = [use.step(together) for together in _group(use, model)]
             scores, embeddings = infer(given, ranks.collectives, steps, Path(folder), memory), None
@@ -144,6 +145,14 @@ def _refuse_strange(options: Mapping[str, Any], model: Callee | Sequence[Callee]
         raise SpecError("predict: the list of layers is empty")
     if options and is_part:
         raise SpecError(f"predict: {next(iter(options))!r} is no argument of predict; options of `load` go with a name")
+
+
+def _refuse_without_features(part: Part) -> None:
+    if not part.num_features:
+        raise SpecError(
+            "predict: the graph has no features (x), which the first of a list of layers takes: give the model as a "
+            "whole, and a part"
+        )
 
 
 def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:

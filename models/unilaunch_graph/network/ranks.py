@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
+from unilaunch.rank.group import refuse_larger_group
 
 
 class ScriptRanks:
@@ -40,10 +41,14 @@ class ScriptRanks:
 
         Raises:
             RuntimeError: The script has loaded no graph.
+            EnvironmentMismatchError: The script has connected several ranks after it had loaded the graph as the only
+                one.
         """
         ranks: Self | None = part.ranks if part else cls.of_script
         if ranks is None:
             raise RuntimeError("no graph is loaded: call unilaunch_graph.load(...) first")
+        if ranks.size == 1:
+            refuse_larger_group(0, 1)
         return ranks
 
     def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """A sparse matrix on the host, in blocks of rows that threads multiply one by one."""
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -124,18 +125,34 @@ def _product_of(ones: Rows, num_columns: int) -> Callable[..., Callable[[Rows], 
     return product
 
 
+#: Held while torch's number of threads is another one.
+_LOCK = threading.Lock()
 #: Threads that share the blocks; None where one thread is enough.
 Pool: TypeAlias = ThreadPoolExecutor | None
 
 
 def make_pool(threads: int) -> Pool:
-    """Return threads for `each`; None where one is enough."""
-    return ThreadPoolExecutor(threads, initializer=_without_threads_of_its_own) if threads > 1 else None
+    """Return threads for `each`, all of which have begun; None where one is enough."""
+    if threads <= 1:
+        return None
+    pool = ThreadPoolExecutor(threads, initializer=_without_threads_of_its_own)
+    all_have_begun = threading.Barrier(threads)
+    list(pool.map(lambda _: all_have_begun.wait(), range(threads)))  # afterwards none sets torch's number any more
+    return pool
 
 
 def _without_threads_of_its_own() -> None:
+    """Let torch use one thread in this thread; its number for threads that begin later stays what it was.
+
+    `set_num_threads` sets both. So a thread that ends at once sets the number again.
+    """
     if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # of this thread: the others keep theirs
+        with _LOCK:
+            number = torch.get_num_threads()
+            torch.set_num_threads(1)
+            again = threading.Thread(target=torch.set_num_threads, args=(number,))
+            again.start()
+            again.join()
 
 
 def each(pool: Pool, blocks: Sequence[Block], multiply: Callable[[Block], None], between: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """Derivatives of steps on host arrays: each step is recorded, and the record is read backwards."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,11 +12,18 @@ from unilaunch_graph.arrays import Floats, HostFunction
 Backward = Callable[[Floats], Sequence[Floats]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """What a record knows of an array: its shape. The numbers are kept by the steps whose derivatives need them."""
+
+    shape: tuple[int, ...]
+
+
 class Tape:
     """The steps of one computation, in order."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Recorded, Sequence[Recorded], Backward]] = []
+        self.steps: list[tuple[Variable, Sequence[Variable], Backward]] = []
 
     def gradients(self, result: "Recorded", gradient: Floats, wanted: Sequence["Recorded"]) -> list[Floats]:
         """Return the gradient of each wanted array from that of the result; a step's arrays are freed after it.
@@ -25,14 +33,17 @@ class Tape:
             gradient: Its gradient.
             wanted: Arrays that steps were computed from.
         """
-        found = {id(result): gradient}
+        gradients = {result.variable: gradient}
+        del gradient
         while self.steps:
             out, inputs, backward = self.steps.pop()
-            if id(out) in found:
-                for array, part in zip(inputs, backward(found.pop(id(out))), strict=True):
-                    summed = _summed(part, array.array.shape)
-                    found[id(array)] = found[id(array)] + summed if id(array) in found else summed
-        return [found[id(array)] for array in wanted]
+            if out in gradients:
+                for variable, part in zip(inputs, backward(gradients.pop(out)), strict=True):
+                    summed = _summed(part, variable.shape)
+                    gradients[variable] = gradients[variable] + summed if variable in gradients else summed
+                    del part, summed  # else they would stay in memory while the next step works
+            del backward
+        return [gradients[array.variable] for array in wanted]
 
 
 class Recorded:
@@ -44,13 +55,13 @@ class Recorded:
     """
 
     def __init__(self, array: Floats, tape: Tape | None = None) -> None:
-        self.array, self.tape = array, tape
+        self.array, self.tape, self.variable = array, tape, Variable(array.shape)
 
     def step(self, array: Floats, inputs: Sequence["Recorded"], backward: Backward) -> "Recorded":
         """Return the result of a step from this array and others."""
         out = Recorded(array, self.tape)
         if self.tape:
-            self.tape.steps.append((out, inputs, backward))
+            self.tape.steps.append((out.variable, [array.variable for array in inputs], backward))
         return out
 
     def apply(self, operator: LinearOperator) -> "Recorded":

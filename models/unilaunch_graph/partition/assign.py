@@ -1,4 +1,4 @@
-"""Assign an owner to each node: of several partitions, the one with the smallest halo is used."""
+"""Assign an owner to each node."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,8 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import PluginError
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition.partitioner import Partitioner, load_partitioner, smaller_halos
-from unilaunch_graph.partition.refine import IMBALANCE, refine
-
-#: For a smaller halo, the heaviest part may be this many times as heavy as METIS's heaviest part is, or may be.
-_HEAVIER = 1.03
+from unilaunch_graph.partition.partitioner import Partitioner, load_partitioner
+from unilaunch_graph.partition.refine import refine
 
 
 class Assignment(NamedTuple):
@@ -31,34 +28,22 @@ class Assignment(NamedTuple):
 def assign(graph: Graph, num_parts: int, balance: str, partitioner: str = "auto") -> Assignment:
     """Return the part that owns each node; the same graph gives the same parts with the same packages.
 
-    "auto" runs METIS, and every other installed partitioner that is meant for graphs of this size. Of the refined ones
-    whose heaviest part is at most 3 % heavier than METIS's is or may be (in the balanced quantity and in edges), it
-    returns the one with the smallest halo.
-
     Args:
         graph: The graph, symmetric; for a directed graph its `structure()`.
         num_parts: Number of parts; if there are more parts than nodes, some are empty.
         balance: What is balanced over the parts: "nodes", "edges" or "train" (training nodes).
-        partitioner: "auto", or the only partitioner to run.
+        partitioner: The partitioner that cuts; "auto": METIS.
 
     Raises:
         PluginError: *partitioner* is unknown or not installed, or gives nodes parts that there are not.
     """
-    chosen = None if partitioner == "auto" else load_partitioner(partitioner)
+    chosen = load_partitioner("metis" if partitioner == "auto" else partitioner)
     if num_parts == 1:
         return Assignment(np.zeros(graph.num_nodes, np.int64), "none", 0)
     if num_parts >= graph.num_nodes:
         return Assignment(np.arange(graph.num_nodes, dtype=np.int64), "none", len(graph.indices))
     weights = _weights(graph, balance)
-    made = [_refined(graph, num_parts, weights, chosen or load_partitioner("metis"))]
-    for other in () if chosen else smaller_halos(len(graph.indices) * num_parts):
-        try:
-            made.append(_refined(graph, num_parts, weights, other))
-        except Exception as error:  # noqa: BLE001  (of any kind, from an optional library: METIS has cut the graph)
-            from loguru import logger
-
-            logger.warning("--partitioner auto: {} fails, METIS's partition is used: {!r}", other.package, error)
-    return best(graph, num_parts, weights, made)
+    return _refined(graph, num_parts, weights, chosen)
 
 
 def _refined(graph: Graph, num_parts: int, weights: NDArray[np.int64], partitioner: Partitioner) -> Assignment:
@@ -69,20 +54,6 @@ def _refined(graph: Graph, num_parts: int, weights: NDArray[np.int64], partition
         )
     owner, halo = refine(graph, owner, num_parts, weights)
     return Assignment(owner, partitioner.label, halo)
-
-
-def best(graph: Graph, num_parts: int, weights: NDArray[np.int64], made: list[Assignment]) -> Assignment:
-    """Return the assignment with the smallest halo among those that are about as balanced as the first."""
-
-    def heaviest(made: Assignment, of: NDArray[np.int64]) -> float:
-        return float(np.bincount(made.owner, of, num_parts).max())
-
-    tolerated = (1 + IMBALANCE) / num_parts
-    limits = [
-        (of, _HEAVIER * max(heaviest(made[0], of), tolerated * float(of.sum()))) for of in (weights, graph.degrees)
-    ]
-    balanced = [one for one in made if all(heaviest(one, of) <= limit for of, limit in limits)]
-    return min(balanced, key=lambda one: one.halo)
 
 
 def _weights(graph: Graph, balance: str) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.edges import WIDE, csr_matrix
+from unilaunch_graph.data.edges import WIDE, NamedArrays, csr_matrix
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.order import Order, order_nodes
 from unilaunch_graph.partition.part import Adjacency, Part
@@ -36,12 +36,12 @@ class _Cut:
 
 
 class _Edges(NamedTuple):
-    """Edges of a part, as CSR: row = owned node; weights and features as in `Part`."""
+    """Edges of a part, as CSR: row = owned node; weights and other arrays as in `Part`."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     weights: NDArray[np.float32]
-    edge_attr: NDArray[np.float32]
+    arrays: NamedArrays
 
 
 def split_parts(graph: Graph, order: Order, chosen: Iterable[int] | None = None) -> Iterator[Part]:
@@ -85,13 +85,14 @@ def _part(cut: _Cut, index: int) -> Part:
         halo_indices=outer.indices,
         owned_weights=inner.weights,
         halo_weights=outer.weights,
-        owned_edge_attr=inner.edge_attr,
-        halo_edge_attr=outer.edge_attr,
+        owned_edge_arrays=inner.arrays,
+        halo_edge_arrays=outer.arrays,
         strengths=cut.strengths[owned],
         loops=np.ones(len(owned), np.float32) if graph.loops is None else graph.loops[owned],
         features=graph.features[owned],
         labels=graph.labels[owned],
         split=graph.split[owned],
+        node_arrays={name: array[owned] for name, array in graph.node_arrays.items()},
     )
 
 
@@ -114,7 +115,7 @@ def _chosen(
     graph: Graph, edges: sp.csr_array, chosen: NDArray[np.bool_], indptr: NDArray[Any], columns: NDArray[np.int32]
 ) -> _Edges:
     """Return the chosen edges of `_in_edges`, with the rows *indptr* and these columns."""
-    values = None if graph.weights is None and graph.edge_attr is None else edges.data[chosen]
+    values = edges.data[chosen] if graph.edge_arrays or graph.weights is not None else None
     rows, indices, kept = _csr(indptr, columns, values)
     return _Edges(rows, indices, *_edge_values(graph, kept))
 
@@ -143,19 +144,19 @@ def _sent(
 
 
 def _in_edges(graph: Graph, owned: NDArray[np.int64]) -> sp.csr_array:
-    """Return the in-edges of *owned*; their values are weights, or edge indices if the edges have features."""
-    if graph.edge_attr is None:
+    """Return the in-edges of *owned*; their values are weights, or places in *graph* if edges have further arrays."""
+    if not graph.edge_arrays:
         return graph.adjacency()[owned]
     places = np.arange(len(graph.indices), dtype=np.int32 if len(graph.indices) < WIDE else np.int64)
     return csr_matrix(places, graph.indices, graph.indptr, graph.num_nodes)[owned]
 
 
-def _edge_values(graph: Graph, values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weights and features of edges from the values of `_in_edges`."""
-    if graph.edge_attr is None:
-        return values, np.zeros((len(values), 0), np.float32)
+def _edge_values(graph: Graph, values: NDArray[Any]) -> tuple[NDArray[np.float32], NamedArrays]:
+    """Return weights and further arrays of edges from the values of `_in_edges`."""
+    if not graph.edge_arrays:
+        return values, {}
     weights = np.zeros(0, np.float32) if graph.weights is None else graph.weights[values]
-    return weights, graph.edge_attr[values]
+    return weights, {name: array[values] for name, array in graph.edge_arrays.items()}
 
 
 def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]]:
@@ -172,7 +173,7 @@ def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]
 def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[Part]:
     """Yield the ranges of nodes as parts of a graph without edges."""
     none = np.zeros(0, np.int32)
-    without = replace(graph, indptr=np.zeros_like(graph.indptr), indices=none, weights=None, edge_attr=None)
+    without = replace(graph, indptr=np.zeros_like(graph.indptr), indices=none, weights=None, edge_arrays={})
     strengths = graph.strengths
     for part in split_parts(without, replace(order, offsets=offsets)):
         yield replace(part, strengths=strengths[part.owned])

@@ -13,9 +13,6 @@ from unilaunch_graph.partition.metis import sketch
 from unilaunch_graph.partition.partitioner import Partitioner
 from unilaunch_graph.partition.refine import IMBALANCE
 
-#: Edges times parts from which on "auto" runs it.
-_LARGE = 20_000_000
-
 
 class KaMinPar(Partitioner):
     """KaMinPar (Gottesbueren et al., 2021), for large graphs.
@@ -25,7 +22,6 @@ class KaMinPar(Partitioner):
     """
 
     package = "kaminpar"
-    work = (_LARGE, 1 << 63)
 
     @override
     def cut(self, graph: Graph, num_parts: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:

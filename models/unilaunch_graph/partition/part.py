@@ -1,11 +1,12 @@
 """The share of one rank: its nodes, their edges, and the rows that it exchanges with other ranks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Rows
+from unilaunch_graph.data.edges import NamedArrays
 from unilaunch_graph.data.graph import NONE, TRAIN, Features
 from unilaunch_graph.data.labels import Labels, Task, task_of
 
@@ -50,13 +51,14 @@ class Part:
         halo_indices: Their sources: indices into *halo*, ascending within each node. int32
         owned_weights: Weights of the edges from owned nodes; empty if each is 1. float32
         halo_weights: Weights of the edges from halo nodes; the same.
-        owned_edge_attr: Features of the edges from owned nodes; k is 0 if there are none. (edges, k) float32
-        halo_edge_attr: Features of the edges from halo nodes; the same.
+        owned_edge_arrays: Further arrays of the edges from owned nodes by name, as in `Graph`. (edges, ...)
+        halo_edge_arrays: Those of the edges from halo nodes; the same names.
         strengths: Sum of the weights of the owned nodes' in-edges in the whole graph. (num_owned,) float64
         loops: Weight of their edge to themselves in A_hat. (num_owned,) float32
-        features: Rows of the owned nodes. (num_owned, num_features) float32, dense or CSR
+        features: Rows of the owned nodes, as in `Graph`. (num_owned, num_features)
         labels: Labels of the owned nodes, as in `Graph.labels`. (num_owned,) or (num_owned, num_classes)
         split: NONE, TRAIN, VAL or TEST of the owned nodes. (num_owned,) uint8
+        node_arrays: Further arrays of the owned nodes by name, as in `Graph`. (num_owned, ...)
         adjacency: The whole graph, if ranks divide columns; then the part has no halo and no edges.
         data_sha256: SHA-256 of the data set's content, the same for any partition; "" if it is not needed.
     """
@@ -77,13 +79,14 @@ class Part:
     halo_indices: NDArray[np.int32]
     owned_weights: NDArray[np.float32]
     halo_weights: NDArray[np.float32]
-    owned_edge_attr: NDArray[np.float32]
-    halo_edge_attr: NDArray[np.float32]
+    owned_edge_arrays: NamedArrays
+    halo_edge_arrays: NamedArrays
     strengths: NDArray[np.float64]
     loops: NDArray[np.float32]
     features: Features
     labels: Labels
     split: NDArray[np.uint8]
+    node_arrays: NamedArrays = field(default_factory=dict)
     adjacency: Adjacency | None = None
     data_sha256: str = ""
 
@@ -133,7 +136,7 @@ class Part:
 
 def lonely_part(
     rows: Rows, indptr: NDArray[np.int64], sources: NDArray[np.int32], weights: NDArray[np.float32],
-    edge_attr: NDArray[np.float32],
+    edge_arrays: NamedArrays,
 ) -> Part:  # fmt: skip
     """Return the only part of a graph that is not divided and has no labels.
 
@@ -142,7 +145,7 @@ def lonely_part(
         indptr: Index of the first in-edge of each node. (nodes + 1,)
         sources: Sources of the edges. (edges,)
         weights: Weights of the edges; empty if each is 1.
-        edge_attr: Features of the edges; k is 0 if there are none. (edges, k)
+        edge_arrays: Further arrays of the edges by name. (edges, ...)
     """
     size, none = len(rows), np.zeros(0, np.int64)
     return Part(
@@ -151,7 +154,7 @@ def lonely_part(
         send_counts=np.zeros(1, np.int64),
         owned_indptr=indptr, owned_indices=sources, halo_indptr=np.zeros_like(indptr),
         halo_indices=none.astype(np.int32), owned_weights=weights, halo_weights=none.astype(np.float32),
-        owned_edge_attr=edge_attr, halo_edge_attr=np.zeros((0, edge_attr.shape[1]), np.float32),
+        owned_edge_arrays=edge_arrays, halo_edge_arrays={name: array[:0] for name, array in edge_arrays.items()},
         strengths=np.ones(size), loops=np.ones(size, np.float32), features=rows, labels=np.zeros(size, np.int64),
         split=np.full(size, NONE, np.uint8),
     )  # fmt: skip

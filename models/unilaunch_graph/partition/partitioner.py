@@ -1,7 +1,6 @@
 """The interface of a partitioner, which assigns each node to a part; partitioners are found by entry point."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -20,12 +19,9 @@ class Partitioner(ABC):
 
     Attributes:
         package: The package of the partitioner; only `cut` imports it.
-        work: Range of directed edges times parts (first value included, second excluded) in which
-            `--partitioner auto` runs it in addition to METIS; None: never.
     """
 
     package: str
-    work: tuple[int, int] | None
 
     @abstractmethod
     def cut(self, graph: Graph, num_parts: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -61,10 +57,3 @@ def refuse_if_missing(name: str) -> None:
     """Raise a PluginError if the partitioner *name* cannot be used, before any file is read; "auto" is always valid."""
     if name != "auto":
         load_partitioner(name)
-
-
-def smaller_halos(work: int) -> Iterator[Partitioner]:
-    """Yield the installed partitioners that "auto" runs in addition to METIS, for *work* directed edges times parts."""
-    for found in entry_points.make_all(*_GROUP).values():
-        if found.work and found.work[0] <= work < found.work[1] and find_spec(found.package):
-            yield found

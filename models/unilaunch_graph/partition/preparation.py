@@ -110,7 +110,7 @@ def prepare(
     divided = _divide(graph, num_parts, options, log)
     origin = Origin(dataset.name, fingerprint, divided.partitioner)
     write_parts(folder, origin, divided.parts, divided.adjacency)
-    log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
+    log.say(f"partition: {_parts(num_parts)}, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
     return Partition(folder, fingerprint, dataset.sha256)
 
 
@@ -130,6 +130,10 @@ def _looked_up(folder: Path, num_parts: int) -> tuple[Path, bool]:
     raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
+def _parts(number: int) -> str:
+    return f"{number} part{'s' * (number != 1)}"
+
+
 class _Divided(NamedTuple):
     said: str
     partitioner: str
@@ -140,7 +144,7 @@ class _Divided(NamedTuple):
 def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Divided:
     """Divide the graph as *options* request."""
     if options.parallel != "tensor":
-        log.say(f"cutting it into {num_parts} parts")
+        log.say(f"cutting it into {_parts(num_parts)}")
         structure = graph.structure()
         owner, partitioner, halo = assign(structure, num_parts, options.balance, options.partitioner)
         if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure

@@ -4,7 +4,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.data.graph import TRAIN
 
 Flags = NDArray[np.bool_]
 
@@ -33,11 +33,15 @@ def has_flagged(indptr: NDArray[np.int64], indices: NDArray[np.int32], flags: Fl
     return found
 
 
-def reached(graph: Graph, num_layers: int) -> list[Flags]:
-    """Return the rows of the whole graph that enter each layer in a training epoch, and those that leave the last one.
+def reached(
+    split: NDArray[np.uint8], indptr: NDArray[np.int64], indices: NDArray[np.int32], num_layers: int
+) -> list[Flags]:
+    """Return the rows of an undirected graph that enter each layer in a training epoch, and those that leave the last.
 
     Args:
-        graph: An undirected graph.
+        split: As in `Graph`. (num_nodes,)
+        indptr: Where each node's edges begin. (num_nodes + 1,)
+        indices: Their other ends.
         num_layers: Number of layers.
 
     Returns:
@@ -45,11 +49,11 @@ def reached(graph: Graph, num_layers: int) -> list[Flags]:
         `is_pruned` says no. (num_layers + 1) x (num_nodes,)
     """
     levels: list[Flags] = []
-    flags: Flags = graph.split == TRAIN
+    flags: Flags = split == TRAIN
     for _ in range(num_layers + 1):
-        if not is_pruned(int(flags.sum()), graph.num_nodes):
-            flags = np.ones(graph.num_nodes, bool)
+        if not is_pruned(int(flags.sum()), len(split)):
+            flags = np.ones(len(split), bool)
         levels.insert(0, flags)
         if not flags.all():
-            flags = flags | has_flagged(graph.indptr, graph.indices, flags)
+            flags = flags | has_flagged(indptr, indices, flags)
     return levels

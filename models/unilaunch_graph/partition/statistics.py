@@ -28,6 +28,8 @@ class PartitionStatistics:
         is_directed: Whether the graph is directed: then its edges are kept by source too.
         exchanged: The traffic of each layer's exchanges, forward and backward, in a training that leaves out rows;
             empty: each is *traffic*.
+        rows: The nodes of each part whose rows enter each layer in such a training, and those that leave the last one;
+            empty: all nodes.
     """
 
     num_nodes: int
@@ -37,6 +39,7 @@ class PartitionStatistics:
     traffic: Traffic
     is_directed: bool = False
     exchanged: Sequence[tuple[Traffic, Traffic]] = ()
+    rows: Sequence[NDArray[np.int64]] = ()
 
     @property
     def num_parts(self) -> int:
@@ -108,8 +111,12 @@ def count_pruned(
         return _count(graph, owner, statistics.num_parts, sources, targets)[0]
 
     every = np.ones(graph.num_nodes, bool)
-    leaving = reached(graph, num_layers)[1:]
-    return replace(statistics, exchanged=[(traffic(every, rows), traffic(rows, every)) for rows in leaving])
+    flags = reached(graph.split, graph.indptr, graph.indices, num_layers)
+    return replace(
+        statistics,
+        exchanged=[(traffic(every, rows), traffic(rows, every)) for rows in flags[1:]],
+        rows=[np.bincount(owner[rows], minlength=statistics.num_parts) for rows in flags],
+    )
 
 
 def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:

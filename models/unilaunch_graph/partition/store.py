@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,16 @@ from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.data.hashes import read_hash, remember
-from unilaunch_graph.partition.fit import ADJACENCY, PART, SPARSE, check_adjacency, check_part
+from unilaunch_graph.partition.fit import ADJACENCY, FURTHER, PART, SPARSE, SPARSE_DATA, check_adjacency, check_part
 from unilaunch_graph.partition.part import Adjacency, Part
 
-FORMAT = 7
+FORMAT = 8
 MANIFEST = "manifest.json"
 _ARRAYS = (*PART, "labels")
 #: The manifest's tables of arrays with the names in each, its texts, and the types of an array's entry.
-_TABLES = {"arrays": (*_ARRAYS, *SPARSE, "features"), "shared": ADJACENCY}
+_TABLES = {"arrays": (*_ARRAYS, *SPARSE, SPARSE_DATA, "features"), "shared": tuple(ADJACENCY)}
+#: The fields of `Part` whose arrays have names of the user's; their files begin with `FURTHER`.
+_FURTHER = dict(zip(FURTHER, ("owned_edge_arrays", "halo_edge_arrays", "node_arrays"), strict=True))
 _TYPES = {
     "source": str,
     "fingerprint": str,
@@ -151,9 +153,11 @@ def _write_part(folder: Path, origin: Origin, part: Part, shared: dict[str, Stor
 
 def _arrays(part: Part) -> dict[str, NDArray[Any]]:
     arrays = {name: getattr(part, name) for name in _ARRAYS}
+    for prefix, field in _FURTHER.items():
+        arrays |= {f"{prefix}{name}": array for name, array in getattr(part, field).items()}
     if isinstance(part.features, sp.csr_array):
         sparse = (part.features.indptr.astype(np.int64), part.features.indices.astype(np.int32), part.features.data)
-        return arrays | dict(zip(SPARSE, sparse, strict=True))
+        return arrays | dict(zip((*SPARSE, SPARSE_DATA), sparse, strict=True))
     return arrays | {"features": part.features}
 
 
@@ -188,6 +192,9 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
         raise InputError(f"{own / MANIFEST}: damaged, its SHA-256 is another: delete the partition, it is made again")
     arrays = _load(own, manifest.arrays, partial(check_part, num_features=manifest.num_features))
     shared = _load(folder / "adjacency", manifest.shared, check_adjacency if checks_shared else None)
+    named: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+    for prefix, field in _FURTHER.items():
+        named[field] = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     return Part(
         index=index,
         num_nodes=manifest.num_nodes,
@@ -197,14 +204,14 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
         features=_features(arrays, manifest.num_features),
         adjacency=Adjacency(**shared) if shared else None,
         data_sha256="",  # a part is of one partition; who knows the data set says it
-        **{name: arrays[name] for name in _ARRAYS},
+        **named,
     )
 
 
 def _features(arrays: Mapping[str, NDArray[Any]], num_features: int) -> Features:
     if SPARSE.keys().isdisjoint(arrays):
         return arrays["features"]
-    indptr, indices, data = (arrays[name] for name in SPARSE)
+    indptr, indices, data = (arrays[name] for name in (*SPARSE, SPARSE_DATA))
     return csr_matrix(data, indices, indptr, num_features)
 
 
@@ -241,13 +248,19 @@ def _manifest(told: Any) -> Manifest:
     return Manifest(**{**told, "split_sizes": tuple(sizes), **tables})
 
 
-def _stored(table: str, told: Any, known: Iterable[str]) -> dict[str, Stored]:
-    if not isinstance(told, dict) or not set(told) <= set(known):  # a name becomes a path
+def _stored(table: str, told: Any, known: Sequence[str]) -> dict[str, Stored]:
+    if not isinstance(told, dict) or not all(name in known or _is_further(table, name) for name in told):
         raise ValueError(f"{table}: expected the arrays {', '.join(known)}")
     for name, entry in told.items():
         if not (isinstance(entry, dict) and {key: type(value) for key, value in entry.items()} == _ENTRY):
             raise ValueError(f"{table}: {name}: expected a size and a SHA-256, found {entry!r}")
     return {name: Stored(**entry) for name, entry in told.items()}
+
+
+def _is_further(table: str, name: str) -> bool:
+    """Return whether this is the name of an array of `_FURTHER`: it becomes a path."""
+    is_one = (name.startswith(prefix) and name.removeprefix(prefix).isidentifier() for prefix in FURTHER)
+    return table == "arrays" and any(is_one)
 
 
 def _load(folder: Path, stored: Mapping[str, Stored], check: _Check | None) -> dict[str, NDArray[Any]]:

@@ -1,6 +1,7 @@
 """A user's own network in PyTorch on a part of the graph: exact on any number of ranks.
 
-Every rank makes the same calls in the same order. `distribute` needs PyTorch Geometric, the other names do not.
+Every rank makes the same calls in the same order. `distribute` and `check` need PyTorch Geometric, the other names do
+not.
 Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where PyG's layers get their halo rows).
 """
 
@@ -18,22 +19,28 @@ from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute
+    from unilaunch_graph.torch.exactness import NotCheckedError, check
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "distribute", "dropout", "fetch", "gather", "halo", "load", "mean",
-    "predict", "sum_gradients", "sum_halo", "sum_ranks",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "fetch",
+    "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 
+#: The names that need PyTorch Geometric, and the modules that they are in.
+_OF_PYG = {"distribute": "distributed", "check": "exactness", "NotCheckedError": "exactness"}
+
+
 def __getattr__(name: str) -> Any:
-    if name != "distribute":
+    from importlib import import_module
+
+    if name not in _OF_PYG:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from unilaunch_graph.torch.distributed import distribute
+        return getattr(import_module(f"{__name__}.{_OF_PYG[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch_geometric":
             raise
         from unilaunch.errors import PluginError
 
-        raise PluginError("ug.torch.distribute needs PyTorch Geometric: pip install torch-geometric") from None
-    return distribute
+        raise PluginError(f"ug.torch.{name} needs PyTorch Geometric: pip install torch-geometric") from None

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from traceback import walk_tb
 from types import FunctionType, MethodType
 from typing import Any
@@ -19,10 +20,13 @@ from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.call_checks import refuse_calls
 from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.degrees import exact_degrees
+from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.edge_changes import exact_changes
+from unilaunch_graph.torch.exactness import Check, clear_caches
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
+from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import find_refusals
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import sum_rows
@@ -34,7 +38,7 @@ _LAYERS = ("torch_geometric.", "unilaunch_graph.")
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
 
-def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
+def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -> torch.nn.Module:
     """Make *model* exact on a part of the graph, and return it. All ranks must call this.
 
     The model is called with the part's rows: `model(part.x, part.edge_index)` returns one row for each owned node, and
@@ -43,9 +47,13 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
     degrees and the statistics of normalisations are the whole graph's. Parameters and buffers move to the part's
     device, and become rank 0's. The keys of its state stay the same.
 
+    Before the first forward, in training and in evaluation mode, `ug.torch.check` looks at the model: where its numbers
+    in three parts of a small graph differ from those on the whole, it is refused, and on one rank there is a warning.
+
     Args:
         model: A module that calls layers of PyG, or `ug.torch.halo` itself.
         part: This rank's part.
+        check: Whether the first forward is checked.
 
     Raises:
         SpecError: A module cannot be exact on a part; the message names each such module, and why.
@@ -54,12 +62,15 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
+    Ranks.of(part)
     modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
+    clear_caches(model)
+    checked = Check(model, part) if check else None
     model.to(part.device)
     functions = {**exact_degrees(part), **exact_changes(part)}
     for name, module in modules:
         _distribute_one(module, name, functions, part)
-    _check_calls(model, part)
+    _check_calls(model, part, checked)
     setattr(model, _MARK, id(part.exchange))
     broadcast_first_state(model, part)
     return model
@@ -175,6 +186,18 @@ def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
     return step
 
 
+@cache
+def _methods(kind: type) -> list[tuple[str, Any, FunctionType]]:
+    """Return the methods of a class, as they stand there and as functions; torch's own call no function of PyG's."""
+    methods = [(name, inspect.getattr_static(kind, name)) for name in dir(kind)]
+    functions = [(name, method, getattr(method, "__func__", method)) for name, method in methods]  # of static methods
+    return [
+        (name, method, function)
+        for name, method, function in functions
+        if isinstance(function, FunctionType) and not (function.__module__ or "").startswith("torch.")  # of exec: None
+    ]
+
+
 def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPart) -> None:
     signature = inspect.signature(type(module).forward)
 
@@ -189,10 +212,8 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
 
 def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
     """Let the module's methods call the exact functions instead of PyG's; other modules do not change."""
-    for name in dir(type(module)):
-        method = inspect.getattr_static(type(module), name)
-        function = getattr(method, "__func__", method)  # of a static or a class method
-        if name in vars(module) or not isinstance(function, FunctionType) or not callable(getattr(module, name)):
+    for name, method, function in _methods(type(module)):  # type: ignore[arg-type]  # mypy: a class is not hashable
+        if name in vars(module) or not callable(getattr(module, name)):
             continue
         exact = functions.get(function) or calling(function, functions)
         if exact is function:
@@ -205,10 +226,10 @@ def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
             _bind(module, name, exact)
 
 
-def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:
-    """Refuse the edges of another part, and add to errors of an index what it may be."""
+def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
+    """Check the numbers of the first call, refuse the edges of another part, and say what an index's error may be."""
     method = getattr(model.forward, "__func__", None)
-    if method is None or part.world_size == 1:
+    if method is None or (part.world_size == 1 and not checked):
         return
 
     def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
@@ -217,13 +238,18 @@ def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:
                 f"{type(self).__name__} is called with the edge_index of another part than that it is distributed on: "
                 "distribute a second model on that part, and load this one's state"
             )
+        if checked and is_eager() and not ON_BLOCK.get():
+            checked.first(self, args, options)
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
-            _explain(error, part)
+            if part.world_size > 1:
+                _explain(error, part)
             raise
 
     _bind(model, "forward", forward)
+    if checked:
+        setattr(model, Check.ATTRIBUTE, checked)
 
 
 def _explain(error: Exception, part: GraphPart) -> None:

@@ -22,7 +22,8 @@ from unilaunch_torch.backend import COMMUNICATION, TorchBackend, take_gpu
 def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart:
     """Return this rank's part of a graph, as tensors. All ranks must call this.
 
-    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
+    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank);
+    and in processes that have met by `init_process_group` before (`mp.spawn`, Ray): they are the ranks.
     On CPU the ranks exchange rows over MPI where the launcher has wired MPI up, else over sockets; MPI is initialised
     here unless the script has done so. On CUDA they use torch.distributed's default group, with NCCL, which is
     initialised here unless the script has done so. On CUDA this was never run.

@@ -15,10 +15,10 @@ from typing_extensions import override
 from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import mask_of
-from unilaunch_graph.network.part import PartFields, fields_of
+from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of
 from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_masks import mask_of_rows
-from unilaunch_graph.partition.in_edges import merge_in_edges
+from unilaunch_graph.partition.in_edges import edge_ids, merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
@@ -89,6 +89,12 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
                 kept = self.kept[key] = Kept.of(given, compute())
         made: Any = kept.made
         return made  # type: ignore[no-any-return]
+
+    @property
+    @override
+    def edge_ids(self) -> torch.Tensor | None:
+        ids = edge_ids(self.arrays)
+        return None if ids is None else torch.from_numpy(ids).to(self.device)
 
     @override
     def with_halo(self, rows: torch.Tensor) -> torch.Tensor:
@@ -165,14 +171,17 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         ranks: The other ranks.
     """
 
-    def tensor(array: NDArray[Any]) -> torch.Tensor:
-        return torch.tensor(np.ascontiguousarray(array), device=ranks.device)  # a copy of the mapped file
+    def tensor(array: NDArray[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+        return torch.tensor(np.ascontiguousarray(array), dtype=dtype, device=ranks.device)  # a copy of the mapped file
+
+    def floats(array: NDArray[Any]) -> torch.Tensor:
+        return tensor(array, torch.get_default_dtype())
 
     edges = merge_in_edges(part)
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
     every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
-        **fields_of(part, ranks, edges, tensor, is_weighted=is_weighted),
+        **fields_of(part, ranks, edges, TensorTypes(tensor, floats, tensor, tensor), is_weighted=is_weighted),
         owned=tensor(part.owned),
         arrays=part,
         exchange=TensorHalo(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks),

@@ -33,9 +33,9 @@ def predict(
     layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
     edges, or takes rows alone (an activation, a normalisation with running statistics). A network or a member is called
-    with rows, then with those of edge_index, edge_weight and edge_attr that its arguments are named after, and a
-    network as a whole with part. If such an argument has a default value, and the graph has the array, it is refused,
-    but for this package's layers, which take it from the part. Modules must be in evaluation mode; they may be
+    with rows, then with those of edge_index, edge_weight, edge_attr and edge_type that its arguments are named after,
+    and a network as a whole with part. If such an argument has a default value, and the graph has the array, it is
+    refused, but for this package's layers, which take it from the part. Modules must be in evaluation mode; they may be
     distributed.
 
     Args:

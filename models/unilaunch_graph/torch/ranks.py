@@ -1,7 +1,8 @@
 """The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Self
 
 import torch
 from numpy.typing import NDArray
@@ -16,6 +17,13 @@ HALVES = {torch.bfloat16, torch.float16}
 _SENT_AS = {
     torch.int16: torch.bfloat16, torch.uint16: torch.bfloat16, torch.uint32: torch.int32, torch.uint64: torch.int64,
 }  # fmt: skip
+
+#: In a thread that simulates a rank of a small graph (`check`): the ranks there.
+SIMULATED: ContextVar["Ranks | None"] = ContextVar("SIMULATED", default=None)
+
+
+class RealRanksError(RuntimeError):
+    """A simulated rank has used the ranks of the job: the model reaches the job's part in a way of its own."""
 
 
 class Ranks(ScriptRanks):
@@ -32,6 +40,16 @@ class Ranks(ScriptRanks):
         super().__init__(rank, size, collectives)
         self.device: torch.device = device
 
+    @classmethod
+    @override
+    def of(cls, part: Any) -> Self:
+        """As `ScriptRanks.of`; a compiler is not shown what asks the framework for its group."""
+        if part is None and (simulated := SIMULATED.get()):
+            return simulated  # type: ignore[return-value]
+        if torch.compiler.is_compiling() and (ranks := part.ranks if part else cls.of_script):
+            return ranks  # type: ignore[no-any-return]
+        return super().of(part)
+
     def exchange(
         self, send: torch.Tensor, send_counts: Sequence[int], receive: torch.Tensor, receive_counts: Sequence[int]
     ) -> Exchange:
@@ -43,6 +61,7 @@ class Ranks(ScriptRanks):
             receive: Where rows arrive, grouped by the rank that they come from; contiguous. (sum(receive_counts), ...)
             receive_counts: Rows from each rank. (size,)
         """
+        self._refuse_simulation()
         return self.collectives.exchange(self._bits(send), send_counts, self._bits(receive), receive_counts)
 
     @override
@@ -62,6 +81,7 @@ class Ranks(ScriptRanks):
         """Return the sum of *tensor* over all ranks: the same bits on every rank. The argument may be overwritten."""
         if self.size == 1:
             return tensor
+        self._refuse_simulation()
         if tensor.dtype in HALVES:
             return self.all_reduce(tensor.float()).to(tensor.dtype)
         total = tensor.detach().contiguous()
@@ -86,9 +106,14 @@ class Ranks(ScriptRanks):
         """Overwrite *tensor* by rank 0's."""
         if self.size == 1:
             return
+        self._refuse_simulation()
         whole = tensor.detach().contiguous()
         self.collectives.broadcast(self._bits(whole.view(-1)), 0)
         tensor.detach().copy_(whole)
+
+    def _refuse_simulation(self) -> None:
+        if SIMULATED.get() not in {None, self}:
+            raise RealRanksError("it reaches the part in a way of its own, such as a function's variable")
 
     def _bits(self, tensor: torch.Tensor) -> Any:
         if self.device.type != "cpu":

@@ -6,9 +6,13 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from unilaunch.errors import SpecError
 from unilaunch_graph.network.checks import check_count
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
+
+#: What torch's loss functions save for backward where their result is a mean.
+_MEAN = 1
 
 
 def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
@@ -27,8 +31,14 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
 
     Raises:
         InputError: *count* is not positive: the graph has no such node.
+        SpecError: *losses* is a mean of a loss function of torch, which this would divide a second time.
     """
     check_count(count)
+    if not torch.compiler.is_compiling() and getattr(losses.grad_fn, "_saved_reduction", None) == _MEAN:
+        raise SpecError(
+            "ug.torch.mean: the loss is a mean over this rank's nodes already: expected their sum: give the loss "
+            "function reduction='sum'"
+        )
     total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
     return total / count
 

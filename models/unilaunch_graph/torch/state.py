@@ -6,6 +6,7 @@ import torch
 from torch_geometric.nn.aggr import DegreeScalerAggregation
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -26,7 +27,8 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
 
     Raises:
         SpecError: On every rank, if one has tensors of other shapes than rank 0, a buffer as long as its nodes or edges
-            with other numbers, or other degrees in a layer that scales by them.
+            with other numbers, other degrees in a layer that scales by them, or if each has a parameter with a row for
+            each of its nodes.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named]
@@ -41,9 +43,27 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
         raise SpecError(_SCALES)
     if _is_on_any_rank(part.ranks, is_here=_differs_from_rank_0(repr(shapes), part.ranks)):
         raise refusal
+    if part.world_size > 1 and not _is_on_any_rank(part.ranks, is_here=not (owned := _parameters_of_rows(model, part))):
+        raise SpecError(
+            f"ug.torch.distribute: {', '.join(owned)} has a row for each of this rank's {part.num_owned} nodes, and "
+            "would become rank 0's, so that nodes of different ranks share rows: expected "
+            "Embedding(part.num_nodes, width), called with part.owned"
+        )
     broadcast_state(model, part.ranks)
     if _is_on_any_rank(part.ranks, is_here=any(not torch.equal(rows[name], model.get_buffer(name)) for name in rows)):
         raise refusal
+
+
+def _parameters_of_rows(model: torch.nn.Module, part: GraphPart) -> list[str]:
+    """Return the embeddings, and the parameters of a user's own modules, with as many rows as the part has."""
+    lengths = {part.num_owned, part.num_owned + part.num_halo} - {part.num_nodes}
+    return [
+        f"{name}.{key}" if name else key
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding) or not is_library(type(module))
+        for key, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() and len(parameter) in lengths
+    ]
 
 
 def _scales(model: torch.nn.Module) -> list[tuple[float, float]]:

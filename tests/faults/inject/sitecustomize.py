@@ -27,8 +27,13 @@ _AT_THE_END = KIND == "disk_full_at_the_end"  # whatever the moment
 
 
 def _rank() -> str:
-    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "_UNILAUNCH_RANK", "RANK")
     return next((os.environ[name] for name in names if name in os.environ), "none")  # noqa: TID251  (launch itself)
+
+
+def _forks_the_ranks() -> bool:
+    """Return whether this is the process from which a direct start forks its ranks."""
+    return sys.orig_argv[2:4] == ["unilaunch", "agent"]
 
 
 def strike(moment: str) -> None:
@@ -142,8 +147,8 @@ def _after_folder(module: Any) -> None:
     kind.write_result = written
 
 
-def _after_mpi(module: Any) -> None:
-    kind = module.MpiCollectives
+def _after_collectives(module: Any) -> None:
+    kind = getattr(module, "MpiCollectives", None) or module.TcpCollectives
     all_reduce = kind.all_reduce
     calls = epochs = 0
 
@@ -169,7 +174,8 @@ def _in_checkpoint() -> None:
 
 
 _AFTER: dict[str, Callable[[Any], None]] = {
-    "unilaunch.output.folder": _after_folder, "unilaunch.rank.mpi": _after_mpi
+    "unilaunch.output.folder": _after_folder, "unilaunch.rank.mpi": _after_collectives,
+    "unilaunch.rank.tcp_collectives": _after_collectives,
 }  # fmt: skip
 
 
@@ -198,7 +204,7 @@ def _memory_group() -> Path:
 
 
 def _limit() -> None:
-    """Limit the agent and the rank before they part."""
+    """Limit the rank and its agent before they part."""
     if KIND == "ulimit_-v":
         import resource
 
@@ -212,5 +218,5 @@ def _limit() -> None:
 if KIND:  # in every process: the failing rank may be forked by another rank's agent
     sys.meta_path.insert(0, _Finder())
     _in_checkpoint()
-    if _rank() == RANK:
+    if _rank() == RANK or _forks_the_ranks():
         _limit()

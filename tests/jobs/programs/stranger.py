@@ -3,9 +3,9 @@
     stranger.py SECONDS FOLDER RUN_ID...
 
 He listens wherever rank 0 might be looked for, and pretends to be rank 0. He calls every new listening socket of the
-job's user, and pretends to be rank 1, or is rude, or says nothing. He asks the agents of hosts for a rank. He tries to
-read what the ranks leave for each other in FOLDER. SECONDS after the first such socket, or when his standard input
-ends, he writes down what he has achieved, as JSON. He has the standard library only.
+job's user, and pretends to be rank 1, or is rude, or says nothing. He tries to read what the ranks leave for each other
+in FOLDER. SECONDS after the first such socket, or when his standard input ends, he writes down what he has achieved, as
+JSON. He has the standard library only.
 """
 
 import json
@@ -35,7 +35,7 @@ def main() -> None:
             with suppress(OSError):
                 traps.register(socket.create_server(("", port)), selectors.EVENT_READ, token)
     traps.register(sys.stdin, selectors.EVENT_READ, None)
-    known, known_agents, held = _listening(), _agents(), list[socket.socket]()
+    known, held = _listening(), list[socket.socket]()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     deadline = float("inf")
@@ -55,9 +55,6 @@ def main() -> None:
                 with suppress(OSError):
                     held.append(socket.create_connection(place, 0.5))
                     held[-1].sendall(words)
-        for agent in _agents() - known_agents:
-            known_agents.add(agent)
-            achieved["let in"] += _ask_agent(agent, held)
         with suppress(OSError):
             achieved["read"] += len([(file, file.read_bytes()) for file in Path(folder).rglob("*") if file.is_file()])
     sys.stdout.write(json.dumps(achieved) + "\n")
@@ -77,25 +74,6 @@ def _listening() -> set[tuple[str, int]]:
             if words[3] == "0A" and int(words[7]) != os.getuid():
                 found.add((host, int(words[1].rpartition(":")[2], 16)))
     return found
-
-
-def _agents() -> set[str]:
-    """Return where the agents of this machine are asked for ranks: abstract sockets, which everybody can list."""
-    names = (line.rpartition(" ")[2] for line in Path("/proc/net/unix").read_text().splitlines())
-    return {name.replace("@", "\0", 1) for name in names if name.startswith("@unilaunch-")}
-
-
-def _ask_agent(name: str, held: list[socket.socket]) -> bool:
-    """Ask for a rank, and stand in the way; return whether anything is answered."""
-    for words in (*[b""] * SILENT, b"[" * 100_000 + b"\n", b'{"circumstances": {}, "files": [], "environ": {}}\n'):
-        with suppress(OSError):
-            held.append(socket.socket(socket.AF_UNIX))
-            held[-1].settimeout(0.5)
-            held[-1].connect(name)
-            held[-1].sendall(words)
-    with suppress(OSError):
-        return bool(held[-1].recv(1))
-    return False
 
 
 def _pretend_rank_0(connection: socket.socket, token: bytes) -> bool:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.agent.host import supervise
-from unilaunch.agent.preload import preload
+from unilaunch.agent.alone import supervise
 from unilaunch.model import Framework, Session
 from unilaunch.options import parse
 from unilaunch.rank.status import Status
@@ -84,5 +83,4 @@ def _run(started: float, status: Status) -> int:
 
 
 if __name__ == "__main__":
-    environment = dict(os.environ)  # noqa: TID251
-    sys.exit(supervise(environment, time.monotonic(), lambda: preload(_read(sys.argv[2:]), environment), _run))
+    sys.exit(supervise(dict(os.environ), time.monotonic(), _run))  # noqa: TID251

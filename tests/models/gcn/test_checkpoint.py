@@ -29,7 +29,7 @@ WEIGHTS = 4 * 3 + 3 * 2
 
 def _state(epoch: int, value: float = 0.5) -> State:
     numbers = np.full((3, WEIGHTS), value, np.float32)
-    return State(numbers, epoch, [value] * epoch, [{"epoch": 1.0}], {"seed": 0, "lr": 0.01})
+    return State(list(numbers), epoch, [value] * epoch, [{"epoch": 1.0}], {"seed": 0, "lr": 0.01})
 
 
 @settings(max_examples=25, deadline=None)
@@ -40,10 +40,10 @@ def _state(epoch: int, value: float = 0.5) -> State:
 def test_what_was_saved_comes_back(numbers: np.ndarray, losses: list[float], tmp_path_factory) -> None:  # type: ignore[no-untyped-def, type-arg]  # noqa: ANN001
     """Bit for bit, of either precision."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    Writer(folder, LAYERS, 3).save(State(numbers, 7, losses, [], {"seed": 1}))
+    Writer(folder, LAYERS, 3).save(State(list(numbers), 7, losses, [], {"seed": 1}))
     state, damaged = checkpoint.newest(folder, LAYERS)
     assert state
-    assert state.numbers.tobytes() == numbers.tobytes()
+    assert np.stack(state.numbers).tobytes() == numbers.tobytes()
     assert (state.epoch, list(state.losses), state.decided, damaged) == (7, losses, {"seed": 1}, [])
 
 

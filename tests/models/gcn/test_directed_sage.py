@@ -15,11 +15,11 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.checkpoint import DIRECTED, decides, differing
-from unilaunch_gcn.edges_option import refuse_directed, refuse_edges_as_given, takes_edges_as_given
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.options import refuse_directed, refuse_options, takes_edges_as_given
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
@@ -32,7 +32,7 @@ from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
 
 WHOLE = make_whole()
-WEIGHTED = replace(WHOLE.graph, edge_attr=None)
+WEIGHTED = replace(WHOLE.graph, edge_arrays={})
 GRAPH = replace(WEIGHTED, weights=None)
 #: Widths for which the product comes first, the aggregation comes first, and it is made once.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -159,7 +159,7 @@ def test_halo_rows_of_bfloat16_are_half_as_many_bytes() -> None:
 )
 def test_which_layers_take_edges_as_they_are_given(options: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
     spec = GcnSpec(**options)
-    refuse_edges_as_given(spec)
+    refuse_options(spec)
     assert takes_edges_as_given(spec) == expected
 
 
@@ -169,7 +169,7 @@ def test_which_layers_take_edges_as_they_are_given(options: dict[str, Any], expe
 ])  # fmt: skip
 def test_edges_as_given_are_refused_where_a_symmetric_graph_is_needed(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        refuse_edges_as_given(GcnSpec(edges="given", **options))
+        refuse_options(GcnSpec(edges="given", **options))
 
 
 def test_what_needs_a_symmetric_graph_is_refused() -> None:

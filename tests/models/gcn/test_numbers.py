@@ -39,13 +39,13 @@ def test_each_layer_exchanges_its_narrower_side(options: dict[str, Any], expecte
 def test_weights_are_glorots_and_always_the_same() -> None:
     """Within the bound, filling it, and another draw for each layer and seed."""
     layers = plan_layers(GcnSpec(layers=3, hidden=64), 64, 64)
-    flat = initial_weights(layers, 5)
-    np.testing.assert_array_equal(flat, initial_weights(layers, 5))
+    flat = initial_weights(layers, 5, np.dtype(np.float64))
+    np.testing.assert_array_equal(flat, initial_weights(layers, 5, np.dtype(np.float64)))
     first, second, _ = views(flat, layers)
     assert np.abs(flat).max() == pytest.approx((6 / 128) ** 0.5, rel=1e-2)
     assert first.std() == pytest.approx((6 / 128) ** 0.5 / 3**0.5, rel=0.05)
     assert not np.array_equal(first, second)
-    assert not np.array_equal(flat, initial_weights(layers, 6))
+    assert not np.array_equal(flat, initial_weights(layers, 6, np.dtype(np.float64)))
     first[0, 0] = 7.0
     assert flat[0] == 7.0
 

@@ -39,7 +39,7 @@ def _load(folder: Path) -> Graph:
 def _edges(graph: Graph) -> list[tuple[Any, ...]]:
     targets = np.repeat(np.arange(graph.num_nodes), graph.degrees).tolist()
     weights = [1] * len(targets) if graph.weights is None else graph.weights.tolist()
-    features = [()] * len(targets) if graph.edge_attr is None else [tuple(row) for row in graph.edge_attr.tolist()]
+    features = [tuple(row) for row in graph.edge_arrays.get("edge_attr", np.zeros((len(targets), 0))).tolist()]
     return list(zip(graph.indices.tolist(), targets, weights, features, strict=True))
 
 
@@ -74,8 +74,7 @@ def test_from_pyg_of_other_forms(data: Any, tmp_path: Path) -> None:
     data.x = data.x.to_sparse()
     del data.train_mask, data.test_mask, data.edge_weight
     graph = _load(ug.from_pyg(data, tmp_path / "own"))
-    assert graph.edge_attr is not None
-    assert graph.edge_attr[:, 0].tolist() == [edge[2] for edge in EDGES]
+    assert graph.edge_arrays["edge_attr"][:, 0].tolist() == [edge[2] for edge in EDGES]
     assert sp.issparse(graph.features)
     assert graph.features.toarray().tolist() == X.tolist()  # type: ignore[union-attr]
     assert graph.labels.tolist() == Y.tolist()
@@ -83,27 +82,19 @@ def test_from_pyg_of_other_forms(data: Any, tmp_path: Path) -> None:
     assert task_of(_load(ug.from_pyg(data, tmp_path / "values")).labels) is Task.REGRESSION
 
 
-def test_types_of_edges_are_their_last_column(data: Any, tmp_path: Path) -> None:
-    """As `to_homogeneous` and PyG's sets for RGCN have them; they were left out."""
+def test_types_of_edges_are_an_array_of_their_own(data: Any, tmp_path: Path) -> None:
+    """As `to_homogeneous` and PyG's sets for RGCN have them, also beside features of the edges."""
     data.edge_type = np.arange(6)
     beside = _load(ug.from_pyg(data, tmp_path / "beside"))
     del data.edge_attr
     alone = _load(ug.from_pyg(data, tmp_path / "alone"))
-    for graph, before in ((alone, 0), (beside, FEATURES.shape[1])):
-        assert graph.edge_attr is not None
-        assert graph.edge_attr.shape == (6, before + 1)
-        types = [(*edge[:2], edge[3][-1]) for edge in _edges(graph)]
+    for graph in (alone, beside):
+        types = [(*edge[:2], kind) for edge, kind in zip(_edges(graph), graph.edge_arrays["edge_type"], strict=True)]
         assert sorted(types) == sorted(zip(*np.asarray(ENDS).tolist(), range(6), strict=True))
-    data.edge_attr = FEATURES
-    for wrong in (np.arange(5), ["a"] * 6, 1):
+    for wrong, words in ((np.arange(5), r"shape \(6,\), not \(5,\)"), (["a"] * 6, "whole numbers, not <U1")):
         data.edge_type = wrong
-        with pytest.raises(
-            InputError, match=r"edge_type is .* of the shape .*: expected an integer for each of 6 edges"
-        ):
+        with pytest.raises(InputError, match=f"edge_type must (be|have) {words}"):
             ug.from_pyg(data, tmp_path / "unlike")
-    data.edge_type, data.edge_attr = np.arange(6), FEATURES[:5]
-    with pytest.raises(InputError, match="edge_attr must have shape"):
-        ug.from_pyg(data, tmp_path / "unlike")
 
 
 def test_from_pyg_takes_lists(data: Any, tmp_path: Path) -> None:
@@ -111,22 +102,46 @@ def test_from_pyg_takes_lists(data: Any, tmp_path: Path) -> None:
     data.train_mask, data.test_mask, data.edge_attr = TRAINED.tolist(), TESTED.tolist(), WEIGHTS.tolist()
     graph = _load(ug.from_pyg(data, tmp_path / "own"))
     assert graph.split.tolist() == [TRAIN, NONE, TEST, NONE]
-    assert graph.edge_attr is not None
-    assert graph.edge_attr.shape == (6, 1)
+    assert graph.edge_arrays["edge_attr"].shape == (6, 1)
 
 
-def test_numbers_are_written_as_they_are_read(tmp_path: Path) -> None:
-    """Float64 took twice the disk, and a copy in memory at each reading."""
-    for x in (X.astype(np.float64), X.astype(np.int64), sp.csr_array(X.astype(np.float64))):
-        folder = ug.from_edges(ENDS, tmp_path / str(len([*tmp_path.iterdir()])), x=x, y=Y * 0.3,
-                               edge_weight=WEIGHTS, edge_attr=FEATURES)  # fmt: skip
-        names = ("x_data" if sp.issparse(x) else "x", "edge_weight", "edge_attr", "y")
-        assert {np.load(folder / f"{name}.npy").dtype for name in names} == {np.dtype(np.float32)}
-        assert np.load(folder / "edge_index.npy").dtype == np.int64
+@pytest.mark.parametrize("kind", ["int64", "int16", "uint8", "float64", "float32", "float16", "bool"])
+def test_arrays_keep_their_types_on_disk(kind: str, tmp_path: Path) -> None:
+    """What a run computes with is its own choice: a folder holds what the user gave."""
+    rows, edges = np.ones((4, 2)).astype(kind), np.ones((6, 2)).astype(kind)
+    folder = ug.from_edges(ENDS, tmp_path / "own", x=rows, y=Y, edge_attr=edges, edge_weight=edges[:, 0],
+                           node_arrays={"year": rows[:, 0]}, edge_arrays={"time": edges[:, 0]})  # fmt: skip
+    names = ("x", "edge_attr", "edge_weight", "node.year", "edge.time")
+    assert {np.load(folder / f"{name}.npy").dtype for name in names} == {np.dtype(kind)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"x": np.array([["2020-01-01"]] * 4, "M8[D]")}, r"x must be numbers, not datetime64\[D\]: give seconds: "),
+        ({"edge_attr": np.array([["2020-01-01"]] * 6, "M8[s]")}, r"edge_attr must be numbers, not datetime64\[s\]: "),
+        ({"edge_arrays": {"time": np.array(["a"] * 6)}}, r"edge\.time must be numbers, not <U1"),
+        ({"node_arrays": {"name": np.array([None] * 4)}}, r"node\.name must be numbers, not object"),
+        ({"node_arrays": {"year": np.arange(5)}}, r"node\.year must have 4 rows, not the shape \(5,\)"),
+        ({"node_arrays": {"../year": np.arange(4)}}, r"the array '\.\./year': expected a name of letters"),
+        (
+            {"x": np.full((4, 1), 2**24 + 1)},
+            "x of node 0 is 16777217 in column 0, which float32 rounds: .*node_arrays=",
+        ),
+        ({"x": sp.csr_array(np.full((4, 1), 2**24 + 1))}, "x of node 0 is 16777217 in column 0, which float32 rounds"),
+        ({"edge_weight": np.arange(6) + 2**40}, "edge_weight of edge 1 is 1099511627777, which float32 .*edge_arrays="),
+    ],
+)
+def test_what_no_part_can_hold_is_refused(given: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Dates, text and objects; whole numbers that features would round, with the way out."""
+    with pytest.raises(InputError, match=words):
+        ug.from_edges(ENDS, tmp_path / "own", **{"x": X, "y": Y, **given})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_from_pyg_refuses_what_it_cannot_write(data: Any, tmp_path: Path) -> None:
-    """By name: several kinds of nodes, several splits, no edge_index, no features."""
+    """By name: several kinds of nodes, several splits, no edge_index, or a matrix in its place."""
+    import torch
     from torch_geometric.data import HeteroData
 
     with pytest.raises(InputError, match=r"heterogeneous data .* give data\.to_homogeneous\(\)"):
@@ -134,8 +149,10 @@ def test_from_pyg_refuses_what_it_cannot_write(data: Any, tmp_path: Path) -> Non
     data.train_mask = data.train_mask[:, None].repeat(1, 10)
     with pytest.raises(InputError, match="train_mask has 10 splits: choose one"):
         ug.from_pyg(data, tmp_path / "own")
-    del data.train_mask, data.x
-    with pytest.raises(InputError, match="has no x"):
+    del data.train_mask
+    dense: Any = torch.eye(4)
+    data.edge_index = dense.to_sparse()
+    with pytest.raises(InputError, match=r"edge_index is a sparse matrix: expected .* \(2, num_edges\).* from_scipy"):
         ug.from_pyg(data, tmp_path / "own")
     del data.edge_index
     with pytest.raises(InputError, match="has no edge_index: leave out transforms"):
@@ -147,7 +164,7 @@ def test_from_pyg_refuses_what_it_cannot_write(data: Any, tmp_path: Path) -> Non
 def test_from_scipy(kind: Any, tmp_path: Path) -> None:
     """Entry (i, j) is the edge from i to j; a matrix of ones has no weights; features may be sparse."""
     matrix = kind(np.array([[0, 2.5, 0], [0, 0, 1], [0, 3, 0]]))
-    masks = {"train_mask": [True, False, False], "val_mask": [False, True, False]}
+    masks: dict[str, Any] = {"train_mask": [True, False, False], "val_mask": [False, True, False]}
     graph = _load(ug.from_scipy(matrix, tmp_path / "own", x=sp.eye_array(3), y=[0, 1, 1], **masks))
     assert _edges(graph) == [(0, 1, 2.5, ()), (2, 1, 3, ()), (1, 2, 1, ())]
     assert graph.split.tolist() == [TRAIN, VAL, NONE]
@@ -188,6 +205,11 @@ def test_from_networkx_of_a_directed_graph(tmp_path: Path) -> None:
     assert found.labels.tolist() == [1, 0, 1]
     assert found.split.tolist() == [NONE, TRAIN, NONE]
     assert ug.read_names(folder) == (["b", "a", "c"], ["blue", "red"])
+    other = _load(ug.from_networkx(graph, tmp_path / "named", node_arrays=["x"], edge_arrays=["length", "kind"]))
+    assert {name: array.tolist() for name, array in other.edge_arrays.items() if name != "edge_ids"} == {
+        "length": [5, 6], "kind": [1, 0]
+    }  # fmt: skip
+    assert other.node_arrays["x"][:, 0].tolist() == [98, 97, 99]
     with pytest.raises(InputError, match="the edge from 'b' to 'a' has no attribute 'speed'; it has weight, length"):
         ug.from_networkx(graph, tmp_path / "other", edge_attr=("speed",))
     with pytest.raises(InputError, match="node 'b' has no attribute 'z'; it has x, y, train_mask"):
@@ -263,7 +285,7 @@ def test_unsorted_features_stay_the_users(tmp_path: Path) -> None:
 
 def test_from_edges_of_arrays(tmp_path: Path) -> None:
     """As they are; names are numbered in the order of nodes=."""
-    arrays = {"edge_weight": WEIGHTS, "edge_attr": FEATURES, "x": X, "y": Y}
+    arrays: dict[str, Any] = {"edge_weight": WEIGHTS, "edge_attr": FEATURES, "x": X, "y": Y}
     folder = ug.from_edges(ENDS, tmp_path / "own", **arrays)
     assert _edges(_load(folder)) == EDGES
     names = np.array(["zoe", "al", "kim", "bo"])
@@ -354,10 +376,17 @@ def test_a_graph_without_labels_is_written(masks: dict[str, Any], tmp_path: Path
         assert graph.split.tolist() == [NONE] * 4
 
 
-def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
-    """Whatever it holds."""
-    with pytest.raises(InputError, match="exists already: give another folder, or delete it"):
-        ug.from_edges(ENDS, tmp_path, x=X, y=Y)
+def test_a_folder_that_exists_is_refused_or_replaced(tmp_path: Path) -> None:
+    """A graph is replaced if the user says so; a folder that holds more is not."""
+    folder = ug.from_edges(ENDS, tmp_path / "own", x=X, y=Y, nodes=[0, 1, 2, 3])
+    with pytest.raises(InputError, match=r"own: exists already: .* overwrite=True"):
+        ug.from_edges(ENDS, folder, x=X, y=Y)
+    ug.from_edges(ENDS[:, :3], folder, x=X, overwrite=True)
+    assert len(_load(folder).indices) == 3
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["edge_index.npy", "own", "x.npy"]
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="own: holds more than a graph, and is not overwritten"):
+        ug.from_edges(ENDS, folder, x=X, overwrite=True)
     with pytest.raises(InputError, match="/proc/none: cannot be written"):
         ug.from_edges(ENDS, "/proc/none", x=X, y=Y)
 
@@ -425,7 +454,25 @@ def test_from_edges_of_tables(tables: Path, suffix: str) -> None:
     assert ug.read_names(folder).nodes == ["zoe", "al", "kim"]
     chosen = _load(ug.from_edges(edges, tables / "chosen", nodes=nodes, x=["size"]))
     assert np.asarray(chosen.features).tolist() == [[1.5], [2.5], [3.5]]
-    assert chosen.edge_attr is None
+    assert "edge_attr" not in chosen.edge_arrays
+
+
+def test_columns_of_tables_may_be_arrays_of_their_own(tables: Path) -> None:
+    """Times beside fractions would be rounded: the column is named, with the way out."""
+    lines = "source,target,km,time\nzoe,al,1.5,1700000001\nkim,al,2,1700000002\n"
+    (tables / "edges.csv").write_text(lines)
+    (tables / "nodes.csv").write_text("node,age,id\nzoe,30.5,16777217\nal,40,16777219\nkim,50,16777221\n")
+    edges, nodes = tables / "edges.csv", tables / "nodes.csv"
+    graph = _load(ug.from_edges(edges, tables / "own", nodes=nodes, edge_arrays=["time"], node_arrays=["id"]))
+    assert graph.edge_arrays["time"].tolist() == [1_700_000_001, 1_700_000_002]
+    assert graph.node_arrays["id"].tolist() == [2**24 + 1, 2**24 + 3, 2**24 + 5]
+    assert graph.num_features == 1
+    with pytest.raises(InputError, match=r"id of node 0 is 16777217, which float32 rounds: .*node_arrays=\['id'\]"):
+        ug.from_edges(edges, tables / "other", nodes=nodes)
+    with pytest.raises(InputError, match=r"time of edge 0 is 1700000001, which float32 .*edge_arrays=\['time'\]"):
+        ug.from_edges(edges, tables / "other", nodes=nodes, x=["age"], edge_attr=["km", "time"])
+    with pytest.raises(InputError, match="edge_arrays: expected arrays by name"):
+        ug.from_edges(ENDS, tables / "other", x=X, edge_arrays=["time"])
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
@@ -464,7 +511,6 @@ def test_classes_with_empty_cells_stay_classes(tables: Path) -> None:
         ("source,target\nzoe,\n", NODE_LINES, {}, r"edges\.csv: "),
         ("source,target\nzoe,max\n", NODE_LINES, {}, "edge 0: target max is not among the nodes"),
         ("source,target,weight\nzoe,al,\n", NODE_LINES, {}, "column weight has 1 empty cells"),
-        (EDGE_LINES, "node,y\nzoe,1\n", {}, "has no column of features beside node, y"),
         (EDGE_LINES, NODE_LINES.replace("50", "old"), {}, "column age holds text, not numbers: row 3 has 'old'"),
         (
             EDGE_LINES,

@@ -59,10 +59,11 @@ def test_the_names_are_these() -> None:
     ("name", "hint"), [("pubmde", "did you mean 'pubmed'? "), ("imagenet", ""), ("graph.npy", "")], ids=str
 )
 def test_unknown_names_are_refused_with_those_there_are(name: str, hint: str) -> None:
-    """The message quotes the name, proposes the nearest, and lists the names and the way to an own file."""
+    """The message quotes the name, proposes the nearest, lists the names, and says where a path was looked for."""
     with pytest.raises(InputError) as caught:
         _open(name)
-    rest = "there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, or give a .npz file, "
+    rest = "there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products; and no graph at "
+    rest += f"{Path(name).absolute()}: expected a .npz file, a folder of .npy files"
     assert str(caught.value).startswith(f"no data set {name!r}: {hint}{rest}")
 
 

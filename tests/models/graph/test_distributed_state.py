@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from torch_geometric import nn
 
 from models.graph.torch_parts import make_whole, on_parts
@@ -64,6 +66,19 @@ def test_a_model_moves_to_the_device_of_the_part(monkeypatch: pytest.MonkeyPatch
         move.assert_called_once_with(model, part.device)
 
     on_parts(WHOLE, 1, work)
+
+
+def test_a_method_of_no_module_is_taken() -> None:
+    """What exec makes has no module: a generated forward, or a test's autospec, was once an AttributeError."""
+    forward = FunctionType((lambda *arguments: arguments[1] + 1).__code__, {})  # as exec makes it
+    assert forward.__module__ is None
+    generated = type("Generated", (torch.nn.Module,), {"forward": forward})
+
+    def work(part: GraphPart) -> None:
+        rows = distribute(generated(), part)(part.x, part.edge_index)
+        assert torch.equal(rows, part.x + 1)
+
+    on_parts(WHOLE, PARTS, work)
 
 
 class _WithRows(torch.nn.Module):
@@ -140,3 +155,49 @@ def test_two_models_share_a_layer() -> None:
 
     for rows in on_parts(WHOLE, PARTS, work)[0]:
         torch.testing.assert_close(rows, expected)
+
+
+def test_layers_that_were_called_before_forget_other_edges() -> None:
+    """`cached=True`: the normalisation was that of the whole graph's edges, in another order."""
+    layers = nn.GCNConv(8, 3, cached=True), nn.SGConv(8, 3, K=2, cached=True)
+    for layer in (each.double() for each in layers):
+        expected = layer(WHOLE.x, WHOLE.edge_index).detach()
+        for parts in (1, PARTS):
+
+            def work(part: GraphPart, layer: torch.nn.Module = layer, expected: torch.Tensor = expected) -> None:
+                out = distribute(copy.deepcopy(layer), part)(part.x, part.edge_index)
+                torch.testing.assert_close(out, expected[part.owned])
+
+            on_parts(WHOLE, parts, work)
+
+
+class Owned(torch.nn.Module):
+    """A parameter with a row for each owned node."""
+
+    def __init__(self, part: GraphPart) -> None:
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.zeros(part.num_owned, 8))
+
+
+@pytest.mark.parametrize("own", [lambda part: torch.nn.Embedding(part.num_owned, 8), Owned])
+def test_rows_of_a_parts_nodes_are_no_parameters(own: Callable[[GraphPart], torch.nn.Module]) -> None:
+    """On parts of equal size nothing else tells: they would become rank 0's, for the nodes of all ranks."""
+
+    def work(part: GraphPart) -> None:
+        assert part.num_owned == 20
+        with pytest.raises(SpecError, match="a row for each of this rank's 20 nodes"):
+            distribute(own(part), part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_a_mean_of_means_is_refused() -> None:
+    """A loss function's default is a mean: divided by the number of nodes again it is near 0, and training goes on."""
+
+    def work(part: GraphPart) -> None:
+        scores = part.x.requires_grad_()
+        with pytest.raises(SpecError, match="reduction='sum'"):
+            ug.mean(functional.cross_entropy(scores, part.y), part.num_train, part)
+        assert ug.mean(functional.cross_entropy(scores, part.y, reduction="sum"), part.num_train, part) > 0
+
+    on_parts(WHOLE, 1, work)

@@ -28,11 +28,19 @@ def test_rows_of_sources_are_as_lists_of_ends(chosen: Any, values: str, order: A
     weights = {"equal weights": ends.sum(1), "other weights": ends @ [2, 3] + 1}.get(values)
     given: dict[str, Any] = {} if weights is None else {"weights": weights.astype(np.float32)}
     if values == "features":
-        given["edge_attr"] = (ends @ [[2], [3]]).astype(np.float32)
+        given["edge_arrays"] = {"edge_attr": ends @ [[2], [3]]}
 
     found: Any = _of_rows(ends, **given)
     expected: Any = edges_as_given(ends[:, 0], ends[:, 1], 4, **given)
 
     assert found.is_directed == (len(chosen) < len(PAIRS) or values == "other weights")
-    for array, same in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(array, same)
+    for name in ("indptr", "indices", "weights"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert found.edge_arrays.keys() == expected.edge_arrays.keys()
+    for side in (found, expected):  # each edge brings its own arrays along
+        given_ends = ends[side.edge_arrays["edge_ids"]]
+        np.testing.assert_array_equal(given_ends[:, 0], side.indices)
+        np.testing.assert_array_equal(given_ends[:, 1], np.repeat(np.arange(4), np.diff(side.indptr)))
+        if values == "features":
+            assert side.edge_arrays["edge_attr"].dtype == np.int64
+            np.testing.assert_array_equal(side.edge_arrays["edge_attr"], given_ends @ [[2], [3]])

@@ -73,7 +73,7 @@ def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any])
     assert graph.labels.tolist() == Y.tolist()
     assert graph.num_classes == 3
     dtypes = [graph.indptr.dtype, graph.indices.dtype, graph.features.dtype, graph.labels.dtype, graph.split.dtype]
-    assert dtypes == [np.int64, np.int32, np.float32, np.int64, np.uint8]
+    assert dtypes == [np.int64, np.int32, np.float64, np.int64, np.uint8]
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u2", "<i4", ">i4", "i8", "u8"])
@@ -108,7 +108,7 @@ def _triples(graph: Graph) -> list[tuple[int, int, float, list[float]]]:
     """Return source, target, weight and features of each edge."""
     assert graph.weights is not None
     targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
-    features = np.zeros((len(targets), 0)) if graph.edge_attr is None else graph.edge_attr
+    features = graph.edge_arrays.get("edge_attr", np.zeros((len(targets), 0)))
     columns = (graph.indices, targets, graph.weights, features)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -149,7 +149,7 @@ def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
     assert symmetric.loops is not None
     assert symmetric.loops.tolist() == [1, 1, 0.5, 0, 1, 1]
     assert changes == [
-        "edge features are not used: left out",
+        "edge_attr of the edges: not used, left out",
         "1 duplicate edges were given: their weights are added",
         "2 self-loops were given: their weights are those of A_hat's loops; sage has no loops",
         "directed edges were given: symmetrised, with the mean of both directions' weights",
@@ -190,17 +190,43 @@ def test_labels_say_the_task(tmp_path: Path, y: Any, task: Task, width: int) -> 
     graph = _load(tmp_path, {**PLAIN, "y": y})
     assert (task_of(graph.labels), graph.num_classes) == (task, width)
     np.testing.assert_array_equal(graph.labels, y.astype(graph.labels.dtype))
-    assert {Task.CLASSES: np.int64, Task.MULTILABEL: np.uint8, Task.REGRESSION: np.float32}[task] == graph.labels.dtype
+    assert {Task.CLASSES: np.int64, Task.MULTILABEL: np.uint8, Task.REGRESSION: y.dtype}[task] == graph.labels.dtype
     assert ((graph.split == NONE) == ~is_known(graph.labels)).all()
     assert (graph.split == TRAIN).any()
 
 
 def test_zeros_and_ones_as_floats_are_warned_of(tmp_path: Path, logged: list[str]) -> None:
     """PyG holds labels as floats for its loss; here floats are numbers to predict."""
-    for y, count in ((np.linspace(0, 1, 6), 0), (np.array([0, 1, np.nan, 1, 0, 0]), 1), (np.eye(6, 2), 2)):
-        assert task_of(_load(tmp_path, {**PLAIN, "y": y}).labels) is Task.REGRESSION
+    for y, count in ((np.linspace(0, 1, 6), 0), (np.array([0, 1, 0, 1, 0, 0.0]), 1), (np.eye(6, 2), 2)):
+        assert task_of(_load(tmp_path, {**PLAIN, "y": y}, seed=1).labels) is Task.REGRESSION
         assert len(logged) == count
     assert "y has only 0 and 1, but as floats" in logged[0]
+
+
+@pytest.mark.parametrize(
+    ("y", "labels"),
+    [
+        ([0, np.nan, 2, 1, np.nan, 0], [0, -1, 2, 1, -1, 0]),
+        ([[0], [np.nan], [2], [1], [0], [0]], [0, -1, 2, 1, 0, 0]),
+        ([0, np.nan, 2, 1, 0.5, 0], None),
+        ([0, np.nan, 709, 1, 5, 0], None),
+        ([0, np.nan, -1, 1, 5, 0], None),
+        ([[0, 1], [np.nan, 0], [2, 1], [1, 1], [0, 1], [0, 1]], None),
+    ],
+    ids=["classes", "a column", "a fraction", "no number of a node", "below 0", "columns"],
+)
+def test_nan_beside_classes_is_an_unknown_class(tmp_path: Path, y: Any, labels: list[int] | None) -> None:
+    """As papers100M has them: they were numbers to predict, of which cross entropy is 0. Other NaN are unknown too."""
+    for kind in (np.float32, np.float64):
+        graph = _load(tmp_path, {**PLAIN, "y": np.array(y, kind)})
+        if labels is None:
+            assert task_of(graph.labels) is Task.REGRESSION
+            np.testing.assert_array_equal(graph.labels, np.array(y, kind))
+        else:
+            assert graph.labels.dtype == np.int64
+            assert graph.num_classes == 3
+            assert graph.labels.tolist() == labels
+        assert not graph.split[np.isnan(y).reshape(6, -1).any(1)].any()
 
 
 def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
@@ -208,7 +234,18 @@ def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
     many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400.0)}
     assert np.bincount(_load(tmp_path, many).split).tolist() == [0, 240, 80, 80]
     with pytest.raises(InputError, match=r"node 0 is in a mask, but its label is unknown: y\[0\] is nan"):
-        _load(tmp_path, {**MASKED, "y": _with(np.ones(6), 0, np.nan)})
+        _load(tmp_path, {**MASKED, "y": _with(np.full(6, 0.5), 0, np.nan)})
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_split_that_is_drawn_is_said(tmp_path: Path, logged: list[str], seed: int) -> None:
+    """That of the OGB stands beside the data. Who gives a seed knows."""
+    _load(tmp_path, PLAIN, seed)
+    assert len(logged) == 1 - seed
+    assert all("a split is drawn" in line and "split=dataset.get_idx_split()" in line for line in logged)
+    _load(tmp_path, MASKED)
+    _load(tmp_path, _changed(PLAIN, y=None))
+    assert len(logged) == 1 - seed
 
 
 def test_masks_are_the_split(tmp_path: Path) -> None:
@@ -230,7 +267,7 @@ def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
 
 def test_arrays_that_are_not_used_are_named(tmp_path: Path, logged: list[str]) -> None:
     """A slip in an array's name does not pass in silence."""
-    _load(tmp_path, {**PLAIN, "trainmask": MASKS["train_mask"]})
+    _load(tmp_path, {**PLAIN, "trainmask": MASKS["train_mask"]}, seed=1)
     assert logged == [f"WARNING: {tmp_path / 'own.npz'}: arrays that are not used: trainmask\n"]
 
 
@@ -245,8 +282,10 @@ def _with(array: Any, at: Any, value: object) -> Any:
 
 
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
-    ("nothing", {"z": X}, "has no edge_index; has no x"),
-    ("half-csr", _changed(CSR, indices=None, x=None), "has no indices; has no x"),
+    ("nothing", {"z": X}, "has no edge_index"),
+    ("half-csr", _changed(CSR, indices=None, x=None), "has no indices"),
+    ("no-size", {"edge_index": EDGES}, "has no x, y or num_nodes: how many nodes there are is not known"),
+    ("two-sizes", {**PLAIN, "num_nodes": 7}, "num_nodes is 7, but there are 6 nodes"),
     ("half-features", _changed(SPARSE, x_data=None, x_shape=None), "has no x_data and no x_shape"),
     ("two-forms", {**PLAIN, **CSR}, "has both edge_index and indptr: give one of them"),
     ("half-masks", _changed(MASKED, test_mask=None), "has no test_mask"),
@@ -407,8 +446,8 @@ def test_real_graphs_are_read(shared_datasets: Path, logged: list[str], name: st
     """Counts of the literature, from real files; their edges are symmetric."""
     path = shared_datasets / "graphs" / f"{name}.npz"
     graph = open_dataset(str(path), None, None, 0, normalize_features=True).load()
+    assert ["a split is drawn" in line for line in logged] == [True]
     nodes, edges, features, classes = counts
     assert (graph.num_nodes, len(graph.indices)) == (nodes, 2 * edges)
     assert (graph.num_features, graph.num_classes) == (features, classes)
     assert np.bincount(graph.split).tolist() == [0, 20 * classes, 30 * classes, nodes - 50 * classes]
-    assert logged == []

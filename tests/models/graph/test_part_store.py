@@ -122,10 +122,11 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
         (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 7"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 8"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),
+        (lambda f: _change_manifest(f, arrays={"node.../other": {"size": 1, "sha256": ""}}), "arrays: expected the"),
     ],
     ids=[
         "flipped",
@@ -141,6 +142,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         "print",
         "index",
         "more",
+        "a path",
     ],
 )
 def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], words: str, folder: Path) -> None:
@@ -209,6 +211,7 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
         ("one", make_graph(7, pairs), one),
         ("three", make_graph(7, pairs), three),
         ("directed", replace(make_directed_graph(7, [*pairs, (3, 3), (0, 1)]), labels=labels), three),
+        ("named", replace(make_graph(7, pairs), node_arrays={"year": np.arange(7) + 2**40}), three),
         ("values", replace(make_graph(7, pairs), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
     ):
         written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
@@ -217,8 +220,11 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
             read = load_part(tmp_path / name, index, num_parts, "print")
             for field in fields(Part):
                 mine, theirs = getattr(part, field.name), getattr(read, field.name)
-                np.testing.assert_array_equal(theirs, mine, err_msg=field.name)
-                assert getattr(theirs, "dtype", None) == getattr(mine, "dtype", None)
+                named = isinstance(mine, dict)
+                assert not named or mine.keys() == theirs.keys()
+                for array, same in [(mine[name], theirs[name]) for name in mine] if named else [(mine, theirs)]:
+                    np.testing.assert_array_equal(same, array, err_msg=field.name)
+                    assert getattr(same, "dtype", None) == getattr(array, "dtype", None)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
 
-from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
@@ -15,7 +14,7 @@ from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency
 from unilaunch.errors import InputError, PluginError
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.partition import metis
-from unilaunch_graph.partition.assign import Assignment, assign, best
+from unilaunch_graph.partition.assign import assign
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.mtkahypar import MtKaHyPar
 from unilaunch_graph.partition.order import order_nodes
@@ -67,11 +66,11 @@ def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
             np.testing.assert_array_equal(group, arriving)
 
 
-def _edges(indptr: Any, sources: Any, targets: Any, weights: Any, edge_attr: Any) -> list[tuple[float, ...]]:
-    """Return each edge: target, source, weight, features."""
+def _edges(indptr: Any, sources: Any, targets: Any, weights: Any, arrays: Any) -> list[tuple[float, ...]]:
+    """Return each edge: target, source, weight, features, position in the list."""
     rows = np.repeat(targets, np.diff(indptr))
     weights = weights if weights is not None and len(weights) else np.ones(len(sources))
-    columns = (rows, sources, weights, *(edge_attr.T if edge_attr is not None else ()))
+    columns = (rows, sources, weights, *(column for array in arrays.values() for column in np.atleast_2d(array.T)))
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -83,14 +82,14 @@ def test_the_parts_edges_are_the_graphs(cut: Cut) -> None:
     for part in _parts(cut):
         assert part.is_directed == graph.is_directed
         for kind, names in (("owned", part.owned), ("halo", part.halo)):
-            indptr, indices, weights, edge_attr = (
-                getattr(part, f"{kind}_{what}") for what in ("indptr", "indices", "weights", "edge_attr")
+            indptr, indices, weights, arrays = (
+                getattr(part, f"{kind}_{what}") for what in ("indptr", "indices", "weights", "edge_arrays")
             )
             for begin, end in pairwise(indptr):
                 assert (np.diff(indices[begin:end]) >= 0).all()
-            found += _edges(indptr, names[indices], part.owned, weights, edge_attr)
+            found += _edges(indptr, names[indices], part.owned, weights, arrays)
     every = np.arange(graph.num_nodes)
-    assert sorted(found) == sorted(_edges(graph.indptr, graph.indices, every, graph.weights, graph.edge_attr))
+    assert sorted(found) == sorted(_edges(graph.indptr, graph.indices, every, graph.weights, graph.edge_arrays))
 
 
 def _grid(side: int) -> Graph:
@@ -142,18 +141,11 @@ def test_other_partitioners_cut_alike_each_time(name: str, most: float) -> None:
         assert halo_size(graph, other, 4) <= most * halo_size(graph, alone, 4)
 
 
-def test_the_smallest_halo_that_keeps_the_balance_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all that are installed and made for this size, and it is named. An unknown one is refused."""
+def test_metis_cuts_where_no_other_is_asked_for() -> None:
+    """Others are slow on some graphs: minutes for a random one of a million edges. An unknown one is refused."""
     graph = _communities(16)
-    assert assign(graph, 4, "edges").partitioner.startswith("pymetis")
-    monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
-    assert assign(graph, 4, "edges").partitioner == f"mtkahypar {version('mtkahypar')}"
-    assert assign(graph, 4, "edges", "metis").partitioner == f"pymetis {version('pymetis')}"
-    owners = {"uneven": (np.arange(graph.num_nodes) > 0).astype(np.int64), "even": np.arange(graph.num_nodes) % 2}
-    uneven, even = (Assignment(owner, name, halo_size(graph, owner, 2)) for name, owner in owners.items())
-    weights = np.ones(graph.num_nodes, np.int64)
-    assert uneven.halo < even.halo
-    assert best(graph, 2, weights, [even, uneven]) is even
+    assert assign(graph, 4, "edges").partitioner == f"pymetis {version('pymetis')}"
+    assert assign(graph, 4, "edges", "mtkahypar").partitioner == f"mtkahypar {version('mtkahypar')}"
     with pytest.raises(PluginError, match="no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"):
         assign(graph, 4, "edges", "scotch")
 
@@ -165,12 +157,6 @@ def test_a_partitioner_that_is_not_installed_is_refused(monkeypatch: pytest.Monk
         PluginError, match=r"--partitioner mtkahypar needs not_there: pip install 'unilaunch\[partition\]'"
     ):
         assign(_grid(4), 2, "nodes", "mtkahypar")
-    monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
-    assert assign(_grid(4), 2, "nodes").partitioner.startswith("pymetis")
-    monkeypatch.undo()
-    monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
-    monkeypatch.setattr(MtKaHyPar, "cut", partial(open, "/not/there"))  # it is installed and fails
-    assert assign(_grid(4), 2, "nodes").partitioner.startswith("pymetis")
 
 
 @pytest.mark.parametrize("owner", [np.full(16, 2), np.full(16, -1), np.zeros(15, np.int64)], ids=["2", "-1", "fewer"])

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -18,9 +17,10 @@ from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
 from unilaunch.rank.current import Member, join
 from unilaunch.world import LauncherInfo, count_world
-from unilaunch_gcn.model import _refuse_to_train
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph import loading
+from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition import preparation, reading
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import load_part
@@ -69,7 +69,11 @@ def test_a_graph_that_is_refused_is_not_divided(arrays: dict[str, Any], words: s
     """It was divided and written first; a partition that is there already is refused by every rank too."""
     np.savez(tmp_path / "own.npz", x=np.eye(4), edge_index=np.array([[0, 1], [1, 0]]), **arrays)
     options = DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path)
-    check = partial(_refuse_to_train, GcnSpec(dataset="own.npz", conv="sage"), "cpu")
+    trained = GcnSpec(dataset="own.npz", conv="sage")
+
+    def check(graph: Graph | Part) -> None:
+        refuse_untrainable(trained, graph, "cpu")
+
     for is_there in (False, True):
         with pytest.raises(RefusedTogetherError, match=rf"own\.npz: {words}") as caught:
             _prepare(options, ["a", "a"], tmp_path / f"run {is_there}", as_given=True, check=check)
@@ -128,9 +132,10 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
         assert len(list(folder.iterdir())) == folders
     own, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
     assert [part.is_directed for part in (*own, *symmetric)] == [True, True, False, False]
-    assert sum(len(part.owned_edge_attr) + len(part.halo_edge_attr) for part in own) == 90
-    assert {part.owned_edge_attr.shape[1] for part in own} == {2}
-    assert {part.halo_edge_attr.shape[1] for part in symmetric} == {0}
+    features = [side["edge_attr"] for part in own for side in (part.owned_edge_arrays, part.halo_edge_arrays)]
+    assert {array.shape[1] for array in features} == {2}
+    assert sum(map(len, features)) == 90
+    assert not any(part.owned_edge_arrays or part.halo_edge_arrays for part in symmetric)
     assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*own, *symmetric))
 
 

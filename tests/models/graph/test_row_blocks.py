@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -50,6 +51,20 @@ def _product(matrix: sp.csr_array, weights: NDArray[np.float32], rows: Rows, ker
 
     each(make_pool(threads), blocks.blocks, multiply, lambda: None)
     return out
+
+
+def test_threads_that_begin_later_keep_torchs_number() -> None:
+    """Those of a pool have one each; torch sets both by one call."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        pool = make_pool(2)
+        assert pool
+        assert set(pool.map(lambda _: torch.get_num_threads(), range(8))) == {1}
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(number)
 
 
 @pytest.mark.parametrize("name", ["C", "FBGEMM", "SciPy"])

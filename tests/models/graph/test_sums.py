@@ -183,7 +183,7 @@ def num_aggregations(case: Case) -> int:
         return counted
 
     def work(part: GraphPart) -> None:
-        layer = distribute(case.make(), part)
+        layer = distribute(case.make(), part, check=False)  # the check makes PyG's messages on its small graph
         for _ in range(2):
             case.call(layer, part.x, part)
 

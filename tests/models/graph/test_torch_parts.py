@@ -121,7 +121,7 @@ def test_features_are_sent_once_to_a_layer_of_pyg(monkeypatch: pytest.MonkeyPatc
         return exchange(self, *args)
 
     def work(part: GraphPart) -> None:
-        layer = distribute(nn.SAGEConv(8, 3), part)
+        layer = distribute(nn.SAGEConv(8, 3), part, check=False)  # the check's ranks exchange rows too
         for _ in range(3):
             layer(part.x, part.edge_index)
 

@@ -48,9 +48,9 @@ def test_merged_edges_are_those_of_the_graph_in_one_order(cut: Cut) -> None:
             span, given = slice(*edges.indptr[row : row + 2]), slice(*graph.indptr[node : node + 2])
             assert (edges.ends[1, span] == row).all()
             assert graph.weights is not None
-            found = sorted(zip(sources[span], edges.weights[span], edges.edge_attr[span, 0], strict=True))
-            assert graph.edge_attr is not None
-            expected = zip(graph.indices[given], graph.weights[given], graph.edge_attr[given, 0], strict=True)
+            found = sorted(zip(sources[span], edges.weights[span], edges.arrays["edge_attr"][span, 0], strict=True))
+            features = graph.edge_arrays["edge_attr"][given, 0]
+            expected = zip(graph.indices[given], graph.weights[given], features, strict=True)
             assert found == sorted(expected)
             assert (np.diff(sources[span]) >= 0).all()
 

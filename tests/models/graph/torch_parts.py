@@ -48,7 +48,7 @@ def make_whole(
     labels, split = draw.integers(0, 3, num_nodes), draw.integers(0, 2, num_nodes).astype(np.uint8)
     graph = Graph(
         features=x, labels=labels, split=split, num_classes=3,
-        **edges_as_given(ends[0], ends[1], num_nodes, weights, edge_attr)._asdict(),
+        **edges_as_given(ends[0], ends[1], num_nodes, weights, {"edge_attr": edge_attr})._asdict(),
     )  # fmt: skip
     numbers = [torch.from_numpy(array).double() for array in (x, weights, edge_attr)]
     rows, weight, features = numbers

@@ -1,10 +1,7 @@
 """The counts and predictions of `plan`."""
 
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -26,7 +23,6 @@ from unilaunch_graph.partition.part_placement import crossing, place
 from unilaunch_graph.partition.statistics import count
 from unilaunch_plan.calibration import SilentCollectives
 from unilaunch_plan.command import PlanCommand, _write
-from unilaunch_plan.device_forecast import DEVICES, Stored, device_memory, device_seconds
 from unilaunch_plan.forecast import Machine, predict
 
 
@@ -58,7 +54,7 @@ def test_a_page_without_plotly_is_refused_before_the_graph_is_read(
 ) -> None:  # fmt: skip
     """It was refused when all had been measured."""
     monkeypatch.setitem(sys.modules, "plotly", None)
-    options = PlanCommand.spec(dataset="nowhere", device="h100", plot=tmp_path / "page.html")
+    options = PlanCommand.spec(dataset="nowhere", plot=tmp_path / "page.html")
     with pytest.raises(PluginError, match=r"^--plot: plotly is not installed: pip install 'unilaunch\[report\]'$"):
         PlanCommand().run(options)
 
@@ -72,12 +68,11 @@ def test_predicted_bytes_are_the_exchanges(cut: Cut) -> None:
     machine = Machine(1e-6, 1e9)
     forecast = predict(statistics, layers, "float32", 0.5, machine)
     assert forecast.halo_bytes == statistics.halo.sum() * 2 * (3 + 2) * 4
-    assert forecast.graph_seconds >= 0.5
+    assert (forecast.graph_seconds or 0) >= 0.5
     if num_parts == 1:
         assert (forecast.tensor_bytes, forecast.graph_seconds) == (0, 0.5)
     rounded = predict(statistics, layers, "bfloat16", 0.5, machine)  # halo rows travel in 2 bytes, columns in 4
     assert (2 * rounded.halo_bytes, rounded.tensor_bytes) == (forecast.halo_bytes, forecast.tensor_bytes)
-    assert rounded.memory >= forecast.memory / 2
 
 
 def test_a_graph_without_edges_takes_its_time_by_columns() -> None:
@@ -122,77 +117,8 @@ def test_no_host_gets_more_than_its_slots(parts: int, num_hosts: int) -> None:
     assert all(hosts.count(name) <= size for name, size in slots.items())
 
 
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
-def test_more_parts_need_less_of_a_gpu(name: str, precision: str) -> None:
-    """Time and memory of the largest rank; a wide graph fits into none, and reading X takes its time."""
-    graph = make_graph(64, [(at, (at + step) % 64) for at in range(64) for step in (1, 2, 5)])
-    counted = [count(graph, np.arange(64) * parts // 64, parts) for parts in (1, 2, 4)]
-    layers = plan_layers(GcnSpec(hidden=128), 10**9, 40)
-    dense = Stored(1.0, has_weights=False)
-    seconds = [device_seconds(one, layers, precision, dense, DEVICES[name]) for one in counted]
-    memory = [device_memory(one, layers, precision, dense) for one in counted]
-    assert seconds == sorted(seconds, reverse=True)
-    assert memory == sorted(memory, reverse=True)
-    size = 64 * 10**9 * {"float64": 8, "float32": 4, "bfloat16": 2}[precision]
-    assert memory[0] > max(size, DEVICES[name].memory / 2)
-    assert seconds[0] > 2 * size / DEVICES[name].bytes_per_second
-    assert device_memory(counted[0], layers, precision, dense._replace(density=1e-3)) < memory[0] / 100
-    weighted = device_memory(counted[0], layers, precision, dense._replace(has_weights=True)) - memory[0]
-    assert weighted == counted[0].edges[0] * (8 if precision == "float64" else 4)
-
-
-@pytest.mark.parametrize(("dropout", "step", "evaluation"), [(0.5, 3552, 2560), (0.0, 3040, 2048)])
-def test_memory_of_a_gpu_is_that_of_live_tensors(dropout: float, step: int, evaluation: int) -> None:
-    """Bytes of a node's rows that lived at once in Triton's interpreter: of a step, and of an evaluation beside it."""
-    counted = count(make_graph(64, []), np.zeros(64, np.int64), 1)
-    layers = plan_layers(GcnSpec(hidden=128, layers=3, dropout=dropout), 64, 40)
-    forecast = device_memory(counted, layers, "float32", Stored(1.0, has_weights=False)) / 64
-    features, targets = 64 * 4, 41 * 4
-    assert forecast == pytest.approx(step + evaluation + features + targets, rel=0.05)
-
-
-def test_sparse_features_fill_up_on_the_way_to_a_gpu() -> None:
-    """64 nodes of 6 neighbours: A_hat X has 7 times the entries of X; a wider hidden layer makes X dense."""
-    graph = make_graph(64, [(at, (at + step) % 64) for at in range(64) for step in (1, 2, 5)])
-    counted = count(graph, np.zeros(64, np.int64), 1)
-    sparse, dense = Stored(1e-3, has_weights=False), Stored(1.0, has_weights=False)
-
-    def bytes_of_a_feature(stored: Stored, dropout: float, hidden: int = 4, width: int = 10**8) -> float:
-        layers = plan_layers(GcnSpec(hidden=hidden, dropout=dropout), width, 40)
-        return device_memory(counted, layers, "float32", stored) / 64 / width
-
-    assert bytes_of_a_feature(sparse, 0.5) == pytest.approx(16e-3, rel=0.01)
-    assert bytes_of_a_feature(sparse, 0.0) == pytest.approx(7 * 16e-3, rel=0.01)
-    assert bytes_of_a_feature(sparse._replace(density=0.5), 0.0) == pytest.approx(16, rel=0.01)
-    assert bytes_of_a_feature(sparse, 0.5, 20, 9) == bytes_of_a_feature(dense, 0.5, 20, 9)
-
-
-def test_a_plan_for_a_gpu_measures_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line of JSON for each number of parts, without a rank or a framework; attention is refused in one line."""
-    spec = PlanCommand.spec
-    assert set(get_args(spec.model_fields["device"].annotation)) == {"auto", "cpu", "cuda", "npu", *DEVICES}
-    options = {"data_dir": tmp_path, "num_parts": "1,2", "backend": "absent", "as_json": True, "device": "h100"}
-    assert PlanCommand().run(spec.model_validate(options)) == 0
-    one, two = map(json.loads, capfd.readouterr().out.splitlines())
-    assert one["fits"]
-    assert two["fits"]
-    assert one["graph_seconds"] < 1e-3
-    assert two["memory"] < one["memory"]
-    assert PlanCommand().run(spec.model_validate({**options, "as_json": False})) == 0
-    shown = capfd.readouterr().out
-    assert "h100, one for each rank, by its data sheet: 80 GB at 3.35 TB/s" in shown
-    assert shown.splitlines()[1].endswith("yes")
-    with pytest.raises(SpecError, match="--conv gat --device h100: attention runs on cpu only"):
-        PlanCommand().run(spec.model_validate({**options, "conv": "gat"}))
-
-
-def test_edges_of_a_directed_graph_are_kept_twice() -> None:
-    """By target and by source: four bytes more for each edge. Everything else is a symmetric graph's."""
-    graph = make_graph(12, [(a, (a + 1) % 12) for a in range(12)])
-    layers, owner = plan_layers(GcnSpec(conv="sage"), 3, 2), np.zeros(12, np.int64)
-    memory = [
-        predict(count(one, owner, 1), layers, "float32", 0.5, Machine(1e-6, 1e9)).memory
-        for one in (graph, replace(graph, is_directed=True))
-    ]
-    assert memory[1] - memory[0] == 4 * 24
+@pytest.mark.parametrize("device", ["h100", "cuda", "npu"])
+def test_a_device_is_refused(device: str) -> None:
+    """In one line, before the graph is read."""
+    with pytest.raises(SpecError, match=rf"^--device {device}: plan forecasts ranks on cpu; .*leave --device out$"):
+        PlanCommand().run(PlanCommand.spec(dataset="nowhere", device=device))

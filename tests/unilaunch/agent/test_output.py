@@ -1,6 +1,7 @@
 """A rank's output, which the agent copies to the launcher, which reads 4 KiB at once wherever a line ends."""
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +58,25 @@ def test_the_agents_lines_begin_a_line() -> None:
         assert b"".join(read + _all(stream, launcher)) == b"whole\nleaked\nunilaunch: one\nunilaunch: two\n"
 
 
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from([b"a", b"bc\n", b"\n", b"d\re", b"f\r\ng", b"h\n\n"]), max_size=12))
+def test_each_line_has_the_label_once(pieces: list[bytes]) -> None:
+    """Wherever the pieces end; the text without the labels is the rank's."""
+    read = b""
+    with _stream(Shown.LABELLED) as (stream, rank, launcher):
+        stream.displays[0].label = b"[3] "
+        for piece in pieces:
+            os.write(rank, piece)
+            stream.move()
+            read += b"".join(_all(stream, launcher))
+        os.close(rank)
+        stream.move()
+        read += b"".join(_all(stream, launcher))
+    assert read.replace(b"[3] ", b"") == b"".join(pieces)
+    lines = read.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    assert all(line.startswith(b"[3] ") and line.count(b"[3] ") == 1 for line in lines[:-1])
+
+
 LINES = st.lists(st.binary(max_size=300).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=60)
 
 
@@ -108,6 +128,24 @@ def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
             stream.move()
         assert len(stream.displays[0].waiting) < 1 << 19
         assert len(b"".join(_all(stream, launcher))) == len(sent)
+
+
+def test_a_console_that_is_a_full_socket_does_not_stop_the_agent() -> None:
+    """What it has no room for waits."""
+    console, reader = socket.socketpair()
+    shown = display.Display(console.fileno())
+    lines = b"line\n" * 200_000
+    for begin in range(0, len(lines), 1 << 16):
+        shown.add(lines[begin : begin + (1 << 16)])
+    assert shown.backlog
+    received = b""
+    while len(received) < len(lines):
+        received += reader.recv(1 << 20)
+        shown.show()
+    assert received == lines
+    shown.close()
+    console.close()
+    reader.close()
 
 
 @pytest.mark.parametrize(("age", "most"), [(0.0, 20), (86_400.0, 1)], ids=["at the start", "after a day"])

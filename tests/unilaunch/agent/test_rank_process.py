@@ -68,6 +68,28 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
     assert len(came) == 2
 
 
+@pytest.mark.parametrize(("number", "age", "status", "cause"), [
+    (signal.SIGTERM, 0.0, signal.SIGKILL, Cause.ENDED_FROM_OUTSIDE),  # a scheduler's way
+    (signal.SIGTERM, 0.0, 3 << 8, Cause.ENDED_FROM_OUTSIDE),  # by its handler
+    (signal.SIGTERM, 3600.0, signal.SIGSEGV, Cause.SIGNAL),  # it has handled the signal, and run on
+    (signal.SIGUSR1, 0.0, signal.SIGSEGV, Cause.SIGNAL),
+    (signal.SIGUSR1, 0.0, signal.SIGUSR1, Cause.ENDED_FROM_OUTSIDE),
+])  # fmt: skip
+def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
+    number: int, age: float, status: int, cause: Cause
+) -> None:
+    with _rank() as (rank, passed_on):
+        rank.pass_on(number, has_it=True)
+        rank.passed_on[number] -= age
+        rank.number = 0
+        rank.exited(status, resource.getrusage(resource.RUSAGE_SELF))
+        rank.output.end()
+        rank.abandoned = True
+        rank.tick(time.monotonic() + 60.0)
+    (failure,) = [message.failure for message in passed_on if isinstance(message, Failed)]
+    assert failure.cause is cause
+
+
 def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None:
     """A scheduler that signals every process of a job signals `launch` too; a later signal is another one."""
     came: list[int] = []
@@ -134,6 +156,24 @@ def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
         assert [progress.age for progress in told] == [0.0] * 20
         teller.tick(200.0)
         assert told[-1].age == 81.0
+
+
+def test_what_a_rank_writes_while_it_waits_for_others_is_no_progress() -> None:
+    """One rank was stuck, and a thread of another one, which waited for it, wrote a line now and then."""
+    with _rank() as (rank, _):
+        page, sent = StatusPage(), list[Progress]()
+        teller = ProgressTeller(os.getpid(), page, rank.output, sent.append)
+        for second in range(20):
+            page.note_waiting(waiting=second >= 10)
+            os.write(rank.channel._ranks_ends[0], b"still here\n")
+            rank.output.move(rank.output.streams[0])
+            teller.tick(100.0 + second)
+        assert [(progress.age, progress.waiting) for progress in sent[:11]] == [(0.0, False)] * 10 + [(0.0, True)]
+        teller.tick(200.0)
+        assert (sent[-1].age, sent[-1].waiting) == (90.0, True)
+        page.note_waiting(waiting=False)
+        teller.tick(201.0)
+        assert sent[-1].age == 0.0
 
 
 def test_a_child_that_writes_on_without_a_line_end_does_not_hold_the_rank() -> None:

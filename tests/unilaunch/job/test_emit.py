@@ -23,6 +23,9 @@ from unilaunch.options import parse
 from unilaunch.reading import read_task
 from unilaunch.task import Task
 
+#: A shell's srun that shows the words it gets.
+_SRUN = "srun() { printf '%s|' \"$@\"; }\n"
+
 
 @pytest.fixture(autouse=True)
 def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +69,36 @@ def test_even_hosts_for_slurm() -> None:
     whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
     whole += ', "options": {"epochs": 3}}'
     assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
+
+
+def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
+    """It has the node's processors and devices, and starts the ranks again; the nodes know each other by a secret."""
+    (script := tmp_path / "train.py").write_text("import torch\n")
+    words = "--nodes 2 --gpus-per-node 4 --cpus-per-task 3 --max-restarts 2 --requeue"
+    text = _emit("sbatch", f"{words} {script} --lr 0.1")
+    expected = {"ntasks": "2", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "12", "gpus-per-node": "4"}
+    assert expected.items() <= _directives(text.replace("#SBATCH --requeue\n", "")).items()
+    assert "export UNILAUNCH_SECRET\n" in text
+    line = shlex.split(next(line for line in text.splitlines() if line.startswith("srun ")))
+    assert line[line.index("-m") + 1 : line.index("--spec")] == ["unilaunch", "launch"]
+    spec = json.loads(line[line.index("--spec") + 1])
+    assert (spec["nproc_per_node"], spec["max_restarts"], spec["grace"]) == (4, 2, 60)
+    assert "UNILAUNCH_SECRET" not in _emit("sbatch", f"-n 4 {script}")
+    for words, console in (("--console all", "all"), ("--console rank0", "rank0"), ("", "rank0")):
+        assert f'"console": "{console}"' in _emit("sbatch", f"-n 4 {words} {script}")
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("import torch, mpi4py.MPI", "--nodes 2 --ntasks-per-node 2"), ("import unilaunch_graph", "-n 2"),
+    ("import mindspore", "-n 2"), ("import torch", "-n 3 -H a:2,b:1"), ("import torch", "-n 3 --nodes 2"),
+    ("import torch", "-n 2 --container-image image"),
+])  # fmt: skip
+def test_srun_starts_ranks_that_may_need_mpi_and_unequal_nodes(source: str, words: str, tmp_path: Path) -> None:
+    """Of a model too. Launch alone starts a job again."""
+    (script := tmp_path / "train.py").write_text(source)
+    assert " -m unilaunch run --spec " in _emit("sbatch", f"{words} {script}").splitlines()[-1]
+    with pytest.raises(SpecError, match=r"^--emit sbatch --max-restarts 2: "):
+        _emit("sbatch", f"{words} --max-restarts 2 {script}")
 
 
 def test_uneven_hosts_for_slurm() -> None:
@@ -117,6 +150,53 @@ def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
             _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_more_ranks_than_a_node_has_processors_take_as_many_nodes_as_slurm_finds(device: str) -> None:
+    """The file names one node for a few ranks only, and asks no node for 256 GPUs."""
+    script = _emit("sbatch", f"-n 256 --device {device}")
+    assert _directives(script).keys() == {"job-name", "ntasks", "output"}
+    assert ("add #SBATCH --gres=gpu:N" in script) == (device == "cuda")
+    assert _directives(_emit("sbatch", "-n 64"))["nodes"] == "1"
+    assert _directives(_emit("sbatch", "-n 256 --ntasks-per-node 64"))["nodes"] == "4"
+
+
+def test_what_is_no_secret_starts_the_job(tmp_path: Path) -> None:
+    script = _emit("sbatch", "-n 2 -x MAX_TOKENS=4096 -x MONKEY=a --epochs 3")
+    done = _run(script, tmp_path, {})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_secret_argument_comes_from_a_variable(tmp_path: Path) -> None:
+    """It stands nowhere in the file, and the script gets it as it was typed."""
+    (tmp_path / "train.py").touch()
+    words = f'-n 2 {tmp_path}/train.py --api-key=s3cret --pass s3cret postgres://u:s3cret@h --lr "it\'s"'
+    script = _emit("sbatch", words)
+    assert "s3cret" not in script
+    values = {"API_KEY": 'a "b', "PASS": "$c", "ARGUMENT_4": "postgres://u:s3cret@h"}
+    assert "|--|--api-key=a \"b|--pass|$c|postgres://u:s3cret@h|--lr|it's|" in _run(script, tmp_path, values).stdout
+    refused = _run(script, tmp_path, {})
+    assert refused.returncode
+    assert "API_KEY: export it before sbatch" in refused.stderr
+
+
+def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run a batch script where srun shows its words."""
+    lines = _SRUN + script.replace("exec srun", "srun")
+    return subprocess.run(
+        ["bash", "-c", lines], cwd=folder, env={"PATH": "/usr/bin:/bin", **environ}, capture_output=True, text=True,
+        check=False, timeout=20,
+    )  # fmt: skip
+
+
+def test_a_batch_file_has_no_variables_of_its_writers_shell() -> None:
+    """The mpirun in it has those of the shell that submits it, on every node: Slurm passes them on."""
+    words = "-n 2 -H a:1,b:1 --bind-to none"
+    script = _emit("sbatch", words, {"WANDB_MODE": "offline"})
+    assert "mpirun -n 2 --bind-to none" in script
+    assert script == _emit("sbatch", words)
+    assert " -x " not in script
+
+
 @pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_a_secret_is_named_only(kind: str) -> None:
     """And the file says where to give it."""
@@ -128,7 +208,7 @@ def test_a_secret_is_named_only(kind: str) -> None:
 @pytest.mark.parametrize(("words", "expected"), [
     ("-n 4 -H a:2,b:2 --device cuda --threads 3", {"gres": "gpu:2", "cpus-per-task": "3"}),
     ("-n 3 -H a:2,b:1 --device cuda", {"gres": "gpu:2"}),
-    ("-n 4 --device npu --backend mindspore", {"gres": "npu:4"}),
+    pytest.param("-n 4 --device npu --backend mindspore", {"gres": "npu:4"}, marks=pytest.mark.mindspore),
     ("-n 4 -H a:2,b:2 --device cuda --map-by seq", {}),
     ("-n 4 --device cpu", {}),
 ])  # fmt: skip
@@ -161,6 +241,10 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     ("-H a:4,b:4 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "4"}),
     ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}),
     ("-n 2 --gpus-per-node 4", {"ntasks": "2", "nodes": "1", "ntasks-per-node": "2"}),
+    ("-n 2 --signal USR1@65535", {"signal": "USR1@65535"}),
+    ("-n 2 -J first", {"job-name": "first"}),
+    ("-n 2 --job-name=first", {"job-name": "first"}),
+    ("-n 2", {"job-name": "unilaunch-gcn"}),
     ("-n 4 -c 3 -t 12:00:00 -p gpu -A me --qos high", {"ntasks": "4", "cpus-per-task": "3", "time": "12:00:00",
                                                        "partition": "gpu", "account": "me", "qos": "high"}),
     ("-N 2 --ntasks-per-node 4 -a 0-3", {"ntasks": "8", "nodes": "2", "array": "0-3"}),
@@ -186,6 +270,8 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("--gpus-per-node a100:0", "--gpus-per-node: must be written as 4 or TYPE:4, such as a100:4, not 'a100:0'"),
     ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
     ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
+    ("-n 2 --signal USR1@65536", "--signal: must be written as USR1@60"),
+    ("-n 2 --signal USR1@99999", "--signal: must be written as USR1@60"),
     ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
     ("-n 2 --sbatch qos=high", "--sbatch: must be one option of sbatch, as --qos=high, not 'qos=high'"),
     ("-H a:4,b:4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU: start at most 2"),
@@ -193,6 +279,9 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
     ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
     ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
+    ("-n 2 --sbatch --ntasks=9", "--sbatch '--ntasks=9': type -n itself"),
+    ("-n 2 --sbatch '-N 4'", "--sbatch '-N 4': type --nodes itself"),
+    ("-n 2 --sbatch --mem=1G", "--sbatch '--mem=1G': type --mem itself"),
     ("-n 2 --array 0-3 --checkpoint-dir kept", "--array: all jobs of the array would write into --checkpoint-dir kept"),
     ("-n 2 --nodes 8", "-n 2 --nodes 8: 6 nodes would have no rank: give --nodes 2, or -n 8 or more"),
     ("-n 2 --grace 1e5", "--emit sbatch --grace 100000: expected at most 65535 seconds"),
@@ -210,15 +299,17 @@ def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
 
 
 def test_a_job_that_goes_on(tmp_path: Path) -> None:
-    """A model resumes, in a folder that every start of the job has; a script is no model, and may know no SIGUSR1."""
+    """A model resumes, in a folder that every start of the job has."""
     script = _emit("sbatch", "-n 2 --requeue --epochs 30")
     assert '"output_dir": "log_output/{job}"' in script
     assert '"resume": true' in script
     assert '"checkpoint_every": 3' in script  # a lost node sends no signal
     assert "\nexec " not in script
     (tmp_path / "train.py").touch()
-    for words in ("--requeue", "--grace 0", ""):
+    for words in ("--requeue --grace 0", "--grace 0", ""):
         assert "--signal" not in _emit("sbatch", f"-n 2 {words} {tmp_path}/train.py")
+    requeued = _directives(_emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py").replace("#SBATCH --requeue\n", ""))
+    assert requeued["signal"] == "TERM@60"  # a script may know no SIGUSR1
     assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
     assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
 
@@ -308,8 +399,8 @@ def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.Mon
 
 def test_ranks_of_each_host_are_not_those_of_all() -> None:
     """Also where a file names the hosts: half of the ranks were written."""
-    with pytest.raises(SpecError, match="--nproc-per-node 4 counts the ranks of each host"):
-        emit("mpijob", {"hosts": "a:4,b:4", "nprocs": "4"}, {"PATH": "/bin"}, "--nproc-per-node 4")
+    with pytest.raises(SpecError, match="--nproc-per-node 4: there are several hosts"):
+        emit("mpijob", {"hosts": "a:4,b:4", "nproc_per_node": "4"}, {"PATH": "/bin"})
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
@@ -371,7 +462,7 @@ def test_a_rankfile() -> None:
     with pytest.raises(SpecError, match="only mpirun can tell"):
         _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):
-        _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5"})
+        _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "a,b"})
 
 
 def test_a_rankfile_has_no_ipv6_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -71,6 +71,73 @@ def test_a_manifest_is_valid(kind: str) -> None:
     assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
 
 
+def test_a_pod_may_be_a_node() -> None:
+    """One launch in each pod starts the ranks, with a device for each; a pod alone needs no secret."""
+    words = "--ranks-per-pod 4 --device cuda --backend torch train.py --lr 1"
+    (fields,) = _objects("jobset", f"-n 8 {words}")
+    assert faults(fields) == []
+    job = fields["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    assert (job["parallelism"], job["completions"]) == (2, 2)
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert container["command"][:5] == ["python", "-m", "unilaunch", "launch", "--spec"]
+    spec = json.loads(container["command"][5])
+    assert (spec["nprocs"], spec["nnodes"], spec["master_port"]) == (8, 2, 29400)
+    assert [variable["name"] for variable in container["env"]] == ["UNILAUNCH_SECRET", "JOB_ID"]
+    assert "rendezvous" not in _emit("jobset", f"-n 4 {words}")
+
+
+def test_a_pod_of_a_trainjob_may_start_its_ranks() -> None:
+    """As that of a JobSet, of the size that Trainer gives the job with the label; by mpirun without the option."""
+    words = "--ranks-per-pod 4 --max-restarts 2 --grace 60 --device cuda --backend torch --name mine train.py --lr 1"
+    runtime, train_job = _objects("trainjob", f"-n 8 {words}")
+    assert faults(runtime) == faults(train_job) == []
+    assert train_job["spec"]["trainer"] == runtime["spec"]["mlPolicy"] == {"numNodes": 2}
+    template = runtime["spec"]["template"]["spec"]
+    assert template["failurePolicy"]["maxRestarts"] == 2
+    (job,) = template["replicatedJobs"]
+    assert job["name"] == "node"
+    assert job["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    (pod,) = _pods(runtime)
+    assert pod["terminationGracePeriodSeconds"] > 60
+    (container,) = pod["containers"]
+    assert (container["name"], container["command"][3]) == ("node", "launch")
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    spec = json.loads(container["command"][5])
+    assert (spec["nprocs"], spec["nnodes"], spec["master_addr"]) == (8, 2, "mine-node-0-0.mine")
+    secret = {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
+    assert {"name": "UNILAUNCH_SECRET", "valueFrom": secret} in container["env"]
+    assert 'rendezvous="$(openssl rand -hex 32)"' in _emit("trainjob", f"-n 8 {words}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_patch_adds(kind: str, tmp_path: Path) -> None:
+    """A queue to each object, and a selector and a pull secret to each pod; what is there stays, unless it is null."""
+    (patch := tmp_path / "patch.yaml").write_text(
+        "metadata: {labels: {kueue.x-k8s.io/queue-name: users}}\n"
+        "pod:\n  nodeSelector: {gpu: h100}\n  imagePullSecrets: [{name: registry}]\n  volumes: null\n"
+    )
+    words = "-n 2 --backend torch --name mine"
+    plain, patched = (_objects(kind, f"{words} {more} train.py") for more in ("", f"--patch {patch}"))
+    for before, fields in zip(plain, patched, strict=True):
+        labels = {**before["metadata"].get("labels", {}), "kueue.x-k8s.io/queue-name": "users"}
+        assert fields["metadata"] == {**before["metadata"], "labels": labels}
+        for was, pod in zip(_pods(before), _pods(fields), strict=True):
+            kept = {name: value for name, value in was.items() if name != "volumes"}
+            assert pod == {**kept, "nodeSelector": {"gpu": "h100"}, "imagePullSecrets": [{"name": "registry"}]}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("pods: {}", "expected fields under"), ("- a", "expected fields under"), ("pod: 3", "expected fields under"),
+    ("metadata: ", "expected fields under"), ("a: [", "not YAML: "), (None, "No such file or directory"),
+])  # fmt: skip
+def test_a_patch_that_cannot_be_used_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "patch").write_text(text)
+    with pytest.raises(SpecError, match=f"^--patch {tmp_path}/patch: {message}"):
+        _emit("jobset", f"-n 2 --patch {tmp_path}/patch train.py")
+
+
 def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
     """JobSet's webhook refuses pods whose names would have more than 63 characters."""
     script = "examples/graph/train_gat_on_ogbn_products.py"
@@ -114,6 +181,62 @@ def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
     hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}}
     assert sum(hidden in container.get("env", []) for container in containers) == 1
     assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_has_the_name_and_the_namespace_that_the_user_gives(kind: str) -> None:
+    """So have its runtime and its Secret."""
+    words = "-n 2 --name my-run --namespace team-a -x HF_TOKEN=s train.py"
+    objects = _objects(kind, words)
+    assert {(one["metadata"]["name"], one["metadata"]["namespace"]) for one in objects} == {("my-run", "team-a")}
+    text = _emit(kind, words)
+    assert "kubectl create secret generic my-run -n team-a " in text
+    assert "unilaunch-train" not in text
+    assert all("namespace" not in one["metadata"] for one in _objects(kind, "-n 2"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_starts_again_without_a_volume(kind: str) -> None:
+    """It may keep its checkpoints elsewhere."""
+    assert re.search(r"(backoffLimit|maxRestarts): 3", _emit(kind, "-n 2 --max-restarts 3 train.py"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_variable_says_of_this_machine_is_not_in_the_manifest(kind: str) -> None:
+    """Other options are."""
+    environ = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_DATA": "/here", "UNILAUNCH_HOSTFILE": "/here/hosts",
+               "UNILAUNCH_MPIRUN": "/here/mpirun", "UNILAUNCH_EPOCHS": "7"}  # fmt: skip
+    text = _emit(kind, "-n 2", environ)
+    assert not re.search("/here|root", text.replace("runAsNonRoot", ""))
+    assert '"epochs": 7' in text
+    assert "/there" in _emit(kind, "-n 2 --data-dir /there", environ)
+
+
+def test_two_scripts_have_two_names() -> None:
+    """Those of one folder, however long its path is, and those of one name; what was changed keeps its own."""
+    folders = ("", "a/", "/home/me/projects/experiments/2026/", "/home/me/projects/experiments/2025/")
+    scripts = [f"{folder}train_{letter}.py" for folder in folders for letter in "ab"]
+    names = [_objects("jobset", f"-n 2 {script}")[0]["metadata"]["name"] for script in scripts]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("unilaunch-[a-z0-9][a-z0-9-]{0,32}[a-z0-9]", name) for name in names)
+    assert names[0] == "unilaunch-train-a-py"
+
+
+@pytest.mark.parametrize("name", ["My", "a_b", "1a", "a-", "a" * 45, ""])
+def test_a_name_that_kubernetes_refuses(name: str) -> None:
+    with pytest.raises(SpecError, match="--name: must be"):
+        _emit("jobset", f"-n 2 --name '{name}'")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_argument_comes_from_the_secret(kind: str) -> None:
+    words = "-n 2 train.py --api-key=hidden --lr 3"
+    assert "hidden" not in _emit(kind, words)
+    containers = [pod["containers"][0] for fields in _objects(kind, words) for pod in _pods(fields)]
+    (container,) = (container for container in containers if "--lr" in container["command"])
+    assert container["command"][-3:] == ["--api-key=$(API_KEY)", "--lr", "3"]
+    secret = {"secretKeyRef": {"name": "unilaunch-train-py", "key": "API_KEY"}}
+    assert {"name": "API_KEY", "valueFrom": secret} in container["env"]
 
 
 def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
@@ -269,8 +392,13 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("trainjob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
     ("mpijob", "-n 3 --nodes 2", "give -n as a multiple of 2"),
     ("mpijob", "-n 2 --nodes 2 -H a:1,b:1", "leave one out"),
-    ("jobset", "-n 2 -H a:1,b:1", "each rank is a pod"),
-    ("jobset", "--epochs 2", "give -n"),
+    ("jobset", "-n 2 -H a:1,b:1", "give the number of all ranks, -n, and leave -H"),
+    ("jobset", "-n 3 --ranks-per-pod 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple of 2"),
+    ("jobset", "-n 2 --ranks-per-pod 2 -x UNILAUNCH_SECRET=a", "the manifest gives each pod its own: leave it out"),
+    ("trainjob", "-n 3 --nproc-per-node 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple"),
+    ("trainjob", "-n 4 --ranks-per-pod 2 --nodes 2", "--nodes 2: --ranks-per-pod says how many pods there are"),
+    ("trainjob", "-n 4 --ranks-per-pod 2 --bind-to none", "--emit trainjob: no mpirun starts the ranks: leave out"),
+    ("jobset", "--epochs 2", "give the number of all ranks, -n"),
     ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out --bind-to"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("mpijob", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilaunch import devices
 from unilaunch.errors import LauncherError, PlacementError, SpecError, UnilaunchError
+from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.job.mapping import map_ranks
 from unilaunch.job.plan import Plan, make_plan
@@ -40,7 +42,7 @@ def mpi(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         "Intel MPI": IntelMpiexec,
     }
     found = kinds[launcher](Path("/mpi/bin/mpirun"), launcher, (int(version), 1))
-    monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
+    monkeypatch.setattr(choice, "find_mpirun", lambda *_: found)
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     return launcher
@@ -69,9 +71,6 @@ LINES = [
     ("Open MPI 5", "-n 3 --oversubscribe -H a:2,b:2", f"-n 3 -H a:2,b:2 {KEEPALIVE} -x PATH"),
     ("Open MPI 5", "-n 7 --oversubscribe -H a:2,b:2", f"-n 7 -H a:4,b:3 {KEEPALIVE} -x PATH"),
     ("Open MPI 4", "-n 7 --oversubscribe -H a:2,b:2", f"-n 7 -H a:2,b:2 --oversubscribe {KEEPALIVE} -x PATH"),
-    ("Open MPI 5", "-n 3 --output-filename logs:nojobid", "-n 3 --output-filename logs"),
-    ("Open MPI 4", "-n 3 --output-filename logs:nojobid,nocopy", "-n 3 --output-filename logs:nojobid,nocopy"),
-    ("Open MPI 4", "-n 3 --merge-stderr-to-stdout --tag-output", "-n 3 --merge-stderr-to-stdout --tag-output"),
     ("Open MPI 4", "-n 3 -x A=1 -x B", "-n 3 -x A=1 -x B"),
     ("Open MPI 4", "-n 3 -x A_TOKEN=s -x my_password=s", "-n 3 -x A_TOKEN -x my_password"),
     ("MPICH 5", "-n 2 -x A_TOKEN=s -x B", "-n 2"),
@@ -90,7 +89,6 @@ LINES = [
     ("Open MPI 4", "-n 2 --mca hwloc_base_binding_policy core", "-n 2 --mca hwloc_base_binding_policy core"),
     ("Open MPI 5", "-n 2 --mpi-arg=--bind-to --mpi-arg=core", "-n 2 --bind-to core"),
     ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1"),
-    ("MPICH 5", "-n 8 --tag-output", "-n 8 -l"),
     ("Intel MPI 2021", "-n 2 -x A=1", "-n 2 -genv A 1"),
 ]  # fmt: skip
 
@@ -103,7 +101,7 @@ def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
 
 @pytest.mark.parametrize(("mpi", "words", "environ", "expected"), [
     ("Open MPI 4", "", {}, "ssh"),
-    ("Open MPI 5", "", {"SLURM_JOB_ID": "7"}, ""),
+    ("Open MPI 5", "", {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b"}, ""),
     ("Open MPI 4", "--mca plm_rsh_agent rsh:ssh", {}, ""),
     ("Open MPI 5", "", {"PRTE_MCA_plm_ssh_agent": "/usr/bin/ssh -p 2222"}, "/usr/bin/ssh -p 2222"),
     ("Open MPI 4", "--mca plm isolated", {}, ""),
@@ -124,6 +122,18 @@ def test_two_ranks_on_two_cores_are_bound(mpi: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(planning, "count_cores", lambda: 2)
     assert "--bind-to" not in _line("-n 2")
     assert "--bind-to none" in shlex.join(_line("-n 1"))
+
+
+@pytest.mark.parametrize(("quota", "words", "ranks"), [
+    (1.5, "", 1), (0.5, "", 1), (2.0, "", 2), (9.0, "", 4), (None, "", 4), (1.0, "-n 3", 3), (1.0, "-H a:2", 2),
+])  # fmt: skip
+def test_a_containers_quota_counts(
+    mpi: str, quota: float | None, words: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody says how many ranks there are."""
+    monkeypatch.setattr(devices, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(devices, "count_cores", lambda: 4)
+    assert len(_plan(words).rows) == ranks
 
 
 def test_how_long_a_host_may_be_silent(mpi: str) -> None:
@@ -173,7 +183,7 @@ def test_mpirun_has_a_folder_of_its_own_on_one_host(
     ("Open MPI 5", "--mca plm_ssh_args -v", {}, ""),
     ("Open MPI 4", "", {"OMPI_MCA_plm_rsh_args": "-v"}, ""),
     ("Open MPI 4", "--mca plm_rsh_agent rsh", {}, ""),
-    ("Open MPI 5", "", {"SLURM_JOB_ID": "7"}, ""),
+    ("Open MPI 5", "", {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b"}, ""),
 ], indirect=["mpi"])  # fmt: skip
 def test_mpiruns_ssh_gives_up(mpi: str, words: str, environ: dict[str, str], expected: str) -> None:
     """A host that is lost; not where the user chose options, or where mpirun may use something else."""
@@ -199,7 +209,8 @@ def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(("words", "expected", "args"), [
     ("--epochs 3 --no-normalize-features",
      {"target": "gcn", "backend": "torch", "options": {"epochs": 3, "normalize_features": False}}, []),
-    ("--backend mindspore --seed 5", {"target": "gcn", "backend": "mindspore", "seed": 5}, []),
+    pytest.param("--backend mindspore --seed 5", {"target": "gcn", "backend": "mindspore", "seed": 5}, [],
+                 marks=pytest.mark.mindspore),
     ("-m tool -- --lr 0.1", {"target": "-m tool"}, ["--lr", "0.1"]),
     ("a.b:c -- x=1", {"target": "a.b:c"}, ["x=1"]),
     ("--console all", {"target": "gcn", "backend": "torch", "console": "all"}, []),
@@ -207,7 +218,7 @@ def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str])
 ])  # fmt: skip
 def test_what_each_rank_is(mpi: str, words: str, expected: dict[str, Any], args: list[str]) -> None:
     """What was chosen, and no more; a program's arguments are words of their own."""
-    line = _line(f"-n 3 {words}")[3:]
+    line = _line(f"-n 3 --launcher mpirun {words}")[3:]
     assert line[:5] == [*RUN, "--spec"]
     assert {"console": "rank0"} | expected == {"console": "all"} | json.loads(line[5])
     assert line[6:] == ["--", *args] * bool(args)
@@ -235,7 +246,7 @@ def test_a_pasted_line_says_everything(mpi: str, tmp_path: Path, monkeypatch: py
     ("-n 2 --hostfile none", SpecError, "--hostfile none: no such file"),
     ("-n 2 --hostfile none -H a", SpecError, "give one of the two"),
     ("-n 2 missing.py", SpecError, "script missing.py: no such file"),
-    ("-n 2 --device cuda", PlacementError, "0 cuda devices are visible"),
+    ("-n 2 --device cuda", PlacementError, "no cuda device is visible there"),
     ("-n 0", SpecError, "--nprocs: must be greater"),
     (f"-n {10**20} --oversubscribe", SpecError, "ranks, by -n or by the hosts' slots: 1000000 is the most"),
     ("-H a:999999999", SpecError, "999999999 ranks, by -n or by the hosts' slots: 1000000 is the most"),
@@ -251,12 +262,13 @@ def test_what_is_refused(mpi: str, words: str, error: type[UnilaunchError], mess
 
 
 def test_root_needs_leave(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As mpirun itself asks for it, and before it is started."""
+    """On other hosts, before mpirun is started; on this one host root needs nobody's leave."""
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    with pytest.raises(LauncherError, match="set UNILAUNCH_ALLOW_RUN_AS_ROOT=1; or add --allow-run-as-root"):
-        _plan("-n 2")
-    _plan("-n 2 --allow-run-as-root")
-    _plan("-n 2", {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    with pytest.raises(LauncherError, match="--allow-run-as-root"):
+        _plan("-n 2 -H a:2")
+    _plan("-n 2 -H a:2 --allow-run-as-root")
+    _plan("-n 2 -H a:2", {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    assert "--allow-run-as-root" in _line("-n 2")
 
 
 @pytest.mark.parametrize("mpi", ["MPICH 5"], indirect=True)
@@ -364,6 +376,22 @@ def test_the_table_and_its_json_say_the_same(mpi: str, capsys: pytest.CaptureFix
 def test_hosts_that_only_mpirun_knows_are_not_counted(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(_plan("-n 4 -H a:2,b:2 --map-by seq"), as_json=False)
     assert "4 ranks on hosts that mpirun chooses, started by Open MPI 4.1" in capsys.readouterr().out
+
+
+def test_the_ranks_of_another_node_are_started_there(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--nnodes 2 --node-rank 1 --nproc-per-node 2 --master-addr 10.0.0.1"
+    show_plan(_plan(words, {"UNILAUNCH_SECRET": "3f0a8d6e71b24c55"}), as_json=False)
+    shown = capsys.readouterr().out
+    assert "4 ranks on 2 nodes, started by unilaunch" in shown
+    assert shown.endswith("(?: another node, on which the same line is typed)\n")
+
+
+def test_the_plan_places_ranks_as_they_place_themselves(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the devices of this host, and refuses more ranks than there are."""
+    monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["1", "0"], "npu": []})
+    assert [row.device for row in _plan("-n 2").rows] == ["cuda:0", "cuda:1"]
+    with pytest.raises(PlacementError, match=r"rank 2 on .* has no cuda device of its own: 3 ranks"):
+        _plan("-n 3")
 
 
 def test_devices_are_counted_by_host(mpi: str) -> None:

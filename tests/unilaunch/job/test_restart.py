@@ -23,6 +23,7 @@ from unilaunch.output.failure import Cause, Failure
 from unilaunch.output.result import LaunchResult
 from unilaunch.reading import read_task
 
+BIN = str(Path(sys.executable).parent)
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x2),3"}
 
 
@@ -32,9 +33,9 @@ def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str
     return [row.host for row in plan.rows]
 
 
-def _plan(words: str, environ: Mapping[str, str], where: str = "/usr/bin") -> Plan:
+def _plan(words: str, environ: Mapping[str, str], where: str = f"/usr/bin:{BIN}") -> Plan:
     if not (mpirun := shutil.which("mpirun", path=where)):
-        pytest.skip("no mpirun")
+        pytest.skip(f"no mpirun in {where}")
     given: dict[str, Any] = parse(["launch", "--mpirun", mpirun, "--allow-run-as-root", *shlex.split(words)])
     for name in ("command", "dry_run", "json", "emit"):
         given.pop(name, None)
@@ -64,7 +65,7 @@ def test_hosts_without_slots_keep_their_share(tmp_path: Path) -> None:
 def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
     """Open MPI 5 reads no IPv6 address in -H, and there is no max_slots."""
     (hosts := tmp_path / "hosts").write_text("fd00::1 slots=2 max_slots=3\nfd00::2 slots=1\nfd00::3 slots=1\n")
-    plan = _plan(f"--elastic --hostfile {hosts}", {}, str(Path(sys.executable).parent))
+    plan = _plan(f"--elastic --hostfile {hosts}", {}, BIN)
     again = plan_again(plan, ["fd00::2"], {}, left := tmp_path / "left")
     assert again.request.hostfile == str(left)
     assert left.read_text() == "fd00::1 slots=2 max_slots=3\nfd00::3 slots=1\n"

@@ -34,7 +34,7 @@ def test_what_rank_0_records_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(curves, "_EVERY", 0.01)
     rank, folder = tmp_path / "rank.0", tmp_path / "curves"
     found: list[Path] = []
-    with curves.writing(folder, lambda: found[0] if found else None, LAYOUT):
+    with curves.writing(folder, lambda: found[0] if found else None, LAYOUT, print):
         rank.mkdir()
         series = (rank / "epochs.jsonl").open("a")
         series.write('{"epoch": 1, "time": 10.0, "loss": 0.5}\nnonsense\n[1]\n{"epoch": 2, "ti')
@@ -53,7 +53,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").touch()
     with (
         pytest.raises(OutputError, match=r"--tensorboard .*file"),
-        curves.writing(tmp_path / "file", lambda: None, LAYOUT),
+        curves.writing(tmp_path / "file", lambda: None, LAYOUT, print),
     ):
         pass
     task = read_task(LaunchSpec, {"target": "json:loads", "nprocs": "1", "tensorboard": "curves"}, {})
@@ -62,6 +62,6 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with (
         pytest.raises(PluginError, match=r"pip install 'unilaunch\[tensorboard\]'"),
-        curves.writing(tmp_path, lambda: None, LAYOUT),
+        curves.writing(tmp_path, lambda: None, LAYOUT, print),
     ):
         pass

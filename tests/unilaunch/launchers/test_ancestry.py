@@ -62,5 +62,5 @@ def test_another_users_program_is_not_seen(tmp_path: Path) -> None:
 
 def test_the_first_process_of_a_container_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be mpirun: `docker run IMAGE mpirun ...`."""
-    monkeypatch.setattr(ancestry, "_launcher", 1)
+    monkeypatch.setattr("os.getppid", lambda: 1)
     assert [above.pid for above in ancestry.ancestors()] == [1]

@@ -143,6 +143,21 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
          "SLURM_STEP_NODELIST": "gpu[03-04]", "PMIX_RANK": "0", "PMIX_NAMESPACE": "2937913345"},
         ("Slurm", 3, 4, None, None, False, ("gpu03",)),
     ),
+    # From torch.distributed.argparse_util, and the plug-in "torch" of Kubeflow Trainer 2.
+    "Kubeflow Trainer": (
+        {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "3", "PET_MASTER_ADDR": "a-node-0-0.a",
+         "PET_MASTER_PORT": "29400"},
+        ("Kubeflow Trainer", 3, 4, None, None, False, ("a-node-0-0.a",)),
+    ),
+    # Its operator of version 1 sets both.
+    "Kubeflow's training operator": (
+        {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "3", "PET_MASTER_ADDR": "10.0.0.1",
+         "PET_MASTER_PORT": "29400", "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"},
+        ("Kubeflow Trainer", 3, 4, None, None, False, ("10.0.0.1",)),
+    ),
+    "one pod with one rank": (
+        {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0"}, ("none", 0, 1, 0, 1, False, ()),
+    ),
     "torch.distributed by hand": (
         {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
         ("torch.distributed's variables", 3, 4, None, None, False, ("10.0.0.1",)),
@@ -192,6 +207,7 @@ NEEDED = {
                  "MV2_COMM_WORLD_LOCAL_SIZE"),
     "PALS of another version": ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID"),
     "Flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
+    "Kubeflow Trainer": ("PET_NODE_RANK",),
 }  # fmt: skip
 
 
@@ -294,8 +310,43 @@ def test_the_innermost_launcher_is_believed(names: list[str], above: list[str] |
     assert all("these variables are around it" in evidence.why for evidence in seen if not evidence.chosen)
 
 
-BY_HAND = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29400"}
 ONE_OF_OPEN_MPI = {openmpi.RANK: "0", openmpi.SIZE: "1", openmpi.LOCAL_RANK: "0", openmpi.LOCAL_SIZE: "1"}
+PODS = WRITTEN["Kubeflow Trainer"][0]
+
+
+@pytest.mark.parametrize("change", [
+    {"PET_NPROC_PER_NODE": "4"}, {"PET_NPROC_PER_NODE": "auto"}, {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "gpu"},
+    {"PET_NNODES": "1:4"}, {"PET_NNODES": "many"},
+])  # fmt: skip
+def test_a_pod_of_several_ranks_is_refused(change: dict[str, str]) -> None:
+    """One rank would stand for them: the error has the command that starts all."""
+    with pytest.raises(EnvironmentMismatchError, match="type torchrun -m unilaunch run"):
+        launchers.detect(PODS | change)
+
+
+@pytest.mark.parametrize("change", [{}, {"PET_NPROC_PER_NODE": "4"}])
+def test_launch_in_each_of_several_pods_is_refused(change: dict[str, str]) -> None:
+    """Each would start the whole job."""
+    with pytest.raises(EnvironmentMismatchError, match="each would start the whole job: type torchrun"):
+        launchers.refuse_copies(PODS | change, "unilaunch launch")
+    launchers.refuse_copies({**PODS, "PET_NNODES": "1", **change}, "unilaunch launch")
+
+
+def test_ranks_of_torchrun_have_the_variables_of_their_pod() -> None:
+    """So do ranks of `launch`: both are ranks of the innermost launcher."""
+    several = PODS | {"PET_NPROC_PER_NODE": "2"}
+    assert launchers.detect(several | _captured("torchrun-2.13")).launcher == "torchrun"
+    of_launch = ONE_OF_OPEN_MPI | {MONITOR: "127.0.0.1 1 a 60"}
+    assert launchers.detect(several | of_launch).launcher.startswith("Open MPI")
+
+
+@pytest.mark.parametrize("change", [{}, {"PET_NPROC_PER_NODE": "4"}])
+def test_one_rank_of_mpirun_in_each_of_several_pods_is_not_alone(change: dict[str, str]) -> None:
+    (chosen,) = [one for one in launchers.survey(PODS | change | ONE_OF_OPEN_MPI, [ANCESTORS["openmpi"]]) if one.chosen]
+    assert chosen.name == "pet"
+
+
+BY_HAND = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29400"}
 
 
 @pytest.mark.parametrize("above", [["slurm"], []])
@@ -349,7 +400,8 @@ def test_numbers_are_what_the_variables_say(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 10**6))
     rank, local_size = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
     local_rank = data.draw(st.integers(0, local_size - 1))
-    around = data.draw(st.dictionaries(st.sampled_from([*SIZES, "SLURM_NTASKS"]), st.just("7")))
+    others = [name for name in SIZES if size > 1 or not name.startswith("PET_")]  # several pods are never one rank
+    around = data.draw(st.dictionaries(st.sampled_from([*others, "SLURM_NTASKS"]), st.just("7")))
     names = (openmpi.RANK, openmpi.SIZE, openmpi.LOCAL_RANK, openmpi.LOCAL_SIZE)
     numbers = (rank, size, local_rank, local_size)
     found = launchers.detect(around | dict(zip(names, map(str, numbers), strict=True)))

@@ -9,7 +9,7 @@ from socket import gethostname
 import pytest
 
 from unilaunch.logs import ending
-from unilaunch.logs.follow import follow
+from unilaunch.logs.follow import follow, read
 from unilaunch.logs.layouts import Stream
 from unilaunch.output.claim import MARKER, Marker, claim
 
@@ -52,3 +52,20 @@ def test_a_job_whose_agents_were_killed_has_ended(tmp_path: Path, monkeypatch: p
     has_ended = ending.Ending(tmp_path)
     time.sleep(0.3)
     assert not has_ended()
+
+
+def test_a_file_that_is_moved_aside_after_it_was_found_ends_nothing(tmp_path: Path) -> None:
+    """A new run moves the folder of a rank, at any moment."""
+    stays = tmp_path / "stays"
+    stays.write_text("first\n")
+
+    class Moved(type(stays)):  # type: ignore[misc]
+        """Is there when it is looked at, and not when it is opened."""
+
+        def stat(self, **_: bool) -> os.stat_result:
+            return stays.stat()
+
+    streams = [Stream(0, "stdout", stays, "", 0.0, None), Stream(1, "stdout", Moved(tmp_path, "moved"), "", 0.0, None)]
+    looks = iter([False, True])
+    assert [line.text for line in follow(lambda: next(looks), lambda: streams) if line] == ["first"]
+    assert [line.text for line in read(streams)] == ["first"]

@@ -387,6 +387,23 @@ def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> 
         assert time.monotonic() - inbox.ranks[0].moved < 13.0
 
 
+@pytest.mark.parametrize(("several", "hint"), [(False, ""), (True, ": the other hosts must reach this one")])
+def test_the_first_rank_has_a_limit(*, several: bool, hint: str) -> None:
+    """From the moment at which the launcher was started; a rank that has begun has its own."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 2, several, stall_timeout=None, abort=True, start_limit=5)
+        monitor._began -= 6  # while other nodes were awaited
+        monitor.begin()
+        monitor.look()
+        assert not monitor.ending
+        monitor._began -= 6
+        monitor.look()
+        assert monitor.verdict
+        assert monitor.verdict.exit_code == 1
+        assert monitor.verdict.line.startswith(f"no rank has begun within 5 s (--timeout){hint}")
+
+
 def test_ranks_that_are_never_heard_of_stand_still_too(call: Call) -> None:
     """An import that hangs, say: the job ends on an order, but not while a slow machine starts its ranks.
 

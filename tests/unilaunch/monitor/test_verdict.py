@@ -116,6 +116,29 @@ def test_a_damaged_file_is_a_cause(error: Exception) -> None:
     assert describe_exception(ConnectionResetError("reset"), 1, {}).cause is Cause.LOST_PEER
 
 
+def _error_of(text: str) -> BaseException:
+    """Return the error with which a program ends."""
+    try:
+        exec(compile(text, "train.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+    except BaseException as error:  # noqa: BLE001
+        return error
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize(("text", "cause"), [
+    ("import argparse; argparse.ArgumentParser().parse_args(['--nosuch'])", Cause.CANNOT_START),
+    ("import nosuch", Cause.CANNOT_START), ("from os import nosuch", Cause.CANNOT_START),
+    ("x = (", Cause.CANNOT_START), ("import runpy; runpy.run_module('nosuch')", Cause.CANNOT_START),
+    ("raise SystemExit(2)", Cause.EXIT), ("import sys; sys.exit(3)", Cause.EXIT), ("1 / 0", Cause.EXCEPTION),
+])  # fmt: skip
+def test_what_keeps_a_program_from_its_start(text: str, cause: Cause) -> None:
+    """Wrong arguments, an import, the syntax: not an exit by the program's own will, and not after a step."""
+    error = _error_of(text)
+    assert describe_exception(error, 1, {"phase": "program"}).cause is cause
+    after = describe_exception(error, 1, {"phase": "program", **Step("batch", 3).as_facts()}).cause
+    assert after is (Cause.EXIT if isinstance(error, SystemExit) else Cause.EXCEPTION)
+
+
 def test_consequences_that_differ_in_a_port_are_one_line() -> None:
     """A thousand ranks had a thousand lines; of other kinds the first eight are shown."""
     closed = [replace(RESET, message=f"Connection closed by peer [10.0.0.3]:{40000 + rank}") for rank in range(1000)]

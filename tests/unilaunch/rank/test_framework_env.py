@@ -53,6 +53,14 @@ class _Plain(TorchBackend):
         return {}
 
 
+def test_a_program_without_a_framework_finds_its_rank() -> None:
+    """Whatever another launcher has left in the shell."""
+    identity = {name: TORCH[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+    for exported in ({}, {"RANK": "9", "LOCAL_RANK": "9"}):
+        chosen = framework_env([], WORLD, Placement("cpu", 0, 2), MEETING, exported, program=True)
+        assert chosen == THREADS | MET | identity
+
+
 def test_every_framework_finds_rank_0() -> None:
     """No backend has to set it."""
     assert framework_env([_Plain()], WORLD, Placement("cpu", 0, 2), MEETING, {}) == THREADS | MET

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.devices import visible_devices
+from unilaunch.devices import absent_devices, visible_devices
 from unilaunch.errors import EnvironmentMismatchError, PlacementError
 from unilaunch.rank.placement import Facts, place
 
@@ -37,7 +37,8 @@ def _facts(
         ({}, [], []),
         ({}, ["nvidia0", "nvidia1", "nvidiactl"], ["0", "1"]),
         ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ["2", "3"]),
-        ({"CUDA_VISIBLE_DEVICES": "2,3"}, [], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, [], []),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, ["dxg"], ["0", "1"]),
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ["nvidia0", "nvidia1"], ["0", "1"]),
         ({"CUDA_VISIBLE_DEVICES": "none"}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "0,all"}, ["nvidia0"], ["0"]),
@@ -45,14 +46,16 @@ def _facts(
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["nvidia0", "nvidia1"], ["0"]),
         ({"CUDA_VISIBLE_DEVICES": "0,0"}, ["nvidia0", "nvidia1"], []),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-1a"}, [], ["GPU-8f2", "GPU-1a"]),
-        ({"CUDA_VISIBLE_DEVICES": "MIG-8f2, MIG-1a"}, [], ["MIG-8f2"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-1a"}, ["nvidia0", "nvidia1"], ["GPU-8f2", "GPU-1a"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2"}, [], []),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-8f2, MIG-1a"}, ["nvidia0"], ["MIG-8f2"]),
     ],
     ids=[
         "none",
         "by file",
         "masked",
         "no files",
+        "one file for all, on Windows",
         "more than there are",
         "a word",
         "cut short by a word",
@@ -61,6 +64,7 @@ def _facts(
         "cut short by -1",
         "one of them twice",
         "by UUID",
+        "by UUID without files",
         "MIG",
     ],
 )
@@ -69,6 +73,21 @@ def test_visible_devices(environ: dict[str, str], files: list[str], expected: li
     for name in files:
         (tmp_path / name).touch()
     assert visible_devices(environ, tmp_path)["cuda"] == expected
+
+
+@pytest.mark.parametrize(("value", "files", "expected"), [
+    ("0", [], ["0"]), ("GPU-8f2", [], ["GPU-8f2"]), ("0,5", ["nvidia0"], ["5"]), ("0", ["nvidia0"], []), ("-1", [], []),
+    ("none", [], []), ("", [], []), ("0,1", ["dxg"], []),
+])  # fmt: skip
+def test_devices_that_are_not_there_are_named(
+    value: str, files: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """A variable that hides all devices names none."""
+    for name in files:
+        (tmp_path / name).touch()
+    lines = absent_devices({"CUDA_VISIBLE_DEVICES": value}, tmp_path)
+    assert [line for line in lines if f": {','.join(expected)} is not there" in line] == lines
+    assert len(lines) == bool(expected)
 
 
 @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"])

@@ -29,6 +29,8 @@ def test_a_note_that_is_too_long_is_left_out() -> None:
     page = StatusPage()
     page.note(phase="x" * 100_000)
     assert page.read() == (1, {})
+    page.note(phase="program", loss=0.5, words="x" * 100_000)
+    assert page.read() == (2, {"phase": "program", "loss": 0.5})
 
 
 def test_a_note_holds_no_nan() -> None:
@@ -81,13 +83,13 @@ def test_what_is_between_two_waits_is_work() -> None:
     with ours, theirs:
         status = Status(ours, StatusPage())
         began = time.perf_counter()
-        status.note_wait(0.0)
+        status.end_wait(0.0)
         time.sleep(0.05)
-        status.note_wait(0.02)
+        status.end_wait(0.02)
         most = time.perf_counter() - began - 0.02
         assert (status.pace.steps, 0.025 < status.pace.busy <= most + 1e-6) == (2, True)
         busy = status.pace.busy
-        status.note_wait(None)
+        status.end_wait(None)
         assert status.page.read_pace() == Pace(3, 2 * busy)
 
 

@@ -29,6 +29,7 @@ from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import WELCOME, Caller, Listener, NotProvenError, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.overriding import override
 from unilaunch.rank import launch_board, tcp
 from unilaunch.rank.board import Board, Meeting, PublicBoard
 from unilaunch.rank.joining import find_board
@@ -41,6 +42,9 @@ from unilaunch.start_variables import MONITOR
 from unilaunch.world import LauncherInfo
 
 T = TypeVar("T")
+STRANGER = pytest.param(
+    "another user's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+)
 
 
 def _found(rank: int, size: int, run_id: str) -> LauncherInfo:
@@ -442,7 +446,7 @@ def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
         other.prove(answer)
 
 
-@pytest.mark.parametrize("fault", ["another user's", "writable", "a link"])
+@pytest.mark.parametrize("fault", [STRANGER, "writable", "a link"])
 def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path) -> None:
     """The next one is, for a job on one host; or else the job is refused."""
     folder = tmp_path / "unilaunch" / "rendezvous"
@@ -462,7 +466,7 @@ def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     "fault",
-    ["another user's", "readable", "readable by the group", "writable by the group", "a link", "huge", "nonsense"],
+    [STRANGER, "readable", "readable by the group", "writable by the group", "a link", "huge", "nonsense"],
 )
 def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: Path) -> None:
     """It is as if there were none."""
@@ -622,3 +626,35 @@ def test_a_process_without_a_free_descriptor_says_so() -> None:
             call([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_an_address_that_is_translated_on_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind NAT: rank 0 has another address than the one that rank 1 called, and is no proof of itself."""
+    monkeypatch.setattr(tcp, "_TRY", 2.0)
+    inner, outer = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.2", 0))
+    inner_place, outer_place, secret = inner.getsockname(), outer.getsockname(), new_secret()
+
+    def forward() -> None:
+        caller = outer.accept()[0]
+        with caller, socket.create_connection(inner_place) as listener:
+            listener.sendall(caller.recv(1 << 10))
+            caller.sendall(listener.recv(1 << 10))
+            caller.recv(1)
+
+    class Translated(PublicBoard):
+        def __init__(self) -> None:
+            self.advice = ""
+
+        @override
+        def read(self) -> Meeting:
+            return Meeting([outer_place], secret)
+
+    def accept() -> None:
+        with suppress(RendezvousError):
+            accept_ranks(inner, {1}, secret, time.monotonic() + 4.0)
+
+    with outer, inner, ThreadPoolExecutor() as pool:
+        pool.submit(forward)
+        pool.submit(accept)
+        with pytest.raises(RendezvousError, match=r"127\.0\.0\.2 \d+ is not of this job: .*\(NAT\)"):
+            tcp._reach(_found(1, 2, uuid4().hex), Translated(), time.monotonic())

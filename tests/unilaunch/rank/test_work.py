@@ -24,7 +24,7 @@ from unilaunch.rank.status_page import StatusPage
 def test_communication_is_ended_after_success_only() -> None:
     """An error holds the frames that hold a recorded CUDA graph, and NCCL's end would wait for that graph for ever."""
     backend, model = create_autospec(Backend, instance=True), create_autospec(Model, instance=True)
-    model.name, model.stops_patiently = "gcn", False
+    model.name, model.stops_patiently, backend.name = "gcn", False, "torch"
     model.run.side_effect = ValueError("broken")
     rank = MagicMock(world=MagicMock(rank=1, size=1))
     with pytest.raises(ValueError, match="broken"):

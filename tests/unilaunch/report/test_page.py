@@ -82,7 +82,7 @@ def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("span", [
     (0.69310, 0.69316), (100_000.0, 100_100.0), (1e6, 1e6 + 50), (1e-7, 5e-7), (12_340.0, 12_341.0), (-1.2, 3.0),
-    (0.0, 2e9), (-2e-5, 0.0),
+    (0.0, 2e9), (-2e-5, 0.0), (0.0, 5e-324), (1e-310, 3e-310), (-1.7e308, 1.7e308), (1e308, 1.7e308), (0.0, 1e-305),
 ])  # fmt: skip
 def test_ticks_differ_from_their_neighbours(span: tuple[float, float]) -> None:
     """A loss that hardly falls has an axis too."""

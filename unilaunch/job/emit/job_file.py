@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from unilaunch import entry_points
 from unilaunch.errors import SpecError
 from unilaunch.habits import Habit
-from unilaunch.job.plan import Plan, hosts_of, make_plan, refuse_ranks_of_a_host
+from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import read_task
 from unilaunch.spec import Spec, validate
@@ -64,14 +64,13 @@ class JobFile(ABC):
         """
 
 
-def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str], per_host: str = "") -> str:
+def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     """Return the job file of *kind* for what the command line says.
 
     Args:
         kind: The entry point's name.
         given: The options of `launch` as text, by field; under "job_file" the job file's own.
         environ: The process's environment.
-        per_host: An option that counts the ranks of each host, as it was typed.
 
     Raises:
         SpecError: An option is wrong, or the plan cannot be written in this form.
@@ -81,8 +80,13 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str], per_ho
     options = validate(form.options, given.get("job_file", {}), {})
     machine = form.machine(options)
     task = read_task(LaunchSpec, {name: given[name] for name in given if name != "job_file"}, environ, machine)
-    if per_host:
-        refuse_ranks_of_a_host(per_host, hosts_of(task.spec))
+    if task.spec.nproc_per_node and getattr(options, "nodes", None):
+        raise SpecError(
+            f"--nproc-per-node {task.spec.nproc_per_node} counts the ranks of each host: leave it out, and give the "
+            "number of all ranks: -n 8"
+        )
+    if task.spec.nnodes > 1:
+        raise SpecError(f"--emit {kind} --nnodes {task.spec.nnodes}: type --nodes {task.spec.nnodes}")
     if task.spec.max_restarts and not form.restarts:
         raise SpecError(
             f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "
@@ -103,7 +107,4 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str], per_ho
 
 def spec_json(plan: Plan) -> str:
     """Return the spec as one line of JSON, which `launch --config FILE.json` reads."""
-    spec = plan.task.spec.shown().model_dump(mode="json", exclude_defaults=True)
-    if plan.task.options:
-        spec["options"] = plan.task.options.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps(spec, sort_keys=True)
+    return json.dumps(plan.task.spec.shown(plan.task.options, whole=False), sort_keys=True)

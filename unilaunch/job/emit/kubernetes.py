@@ -4,19 +4,22 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import yaml
 from pydantic import Field
 
 from unilaunch.errors import SpecError
-from unilaunch.exports import secrets
+from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec, written_as
+from unilaunch.launchers.mpirun import reference
+from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.spec import Spec
-from unilaunch.task import Task
+from unilaunch.task import Machine, Task
 
 #: What a pod asks for, by kind of device.
 DEVICES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
@@ -28,22 +31,46 @@ USER, SSH_FOLDER = 1000, "/home/mpiuser/.ssh"
 SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
 #: Seconds between the end of --grace and the moment at which Kubernetes kills the ranks.
 _FAREWELL = 15
+_LONGEST = 34  # letters of the target in the job's name, as of `Name`
 
 Volume = Annotated[
     str, written_as(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?:/[^:]+", "written as CLAIM:/FOLDER, such as results:/output")
 ]
 Image = Annotated[str, written_as(r"\S+", "an image's name, without spaces")]
+# JobSet refuses a name whose pods' names, such as NAME-launcher-0-0-abcde or NAME-ranks-0-9999-abcde, exceed 63.
+Name = Annotated[
+    str,
+    written_as(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?", "at most 44 lower-case letters, digits and -, a letter first"),
+]
+Namespace = Annotated[str, written_as(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "lower-case letters, digits and -")]
 Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?", "a size such as 8Gi or 500M")]
 
 
-class PodSpec(Spec):
-    """What a pod is made of."""
+class PodFile(JobFile):
+    """A job file whose ranks run in an image, and whose engine starts the job again."""
 
+    restarts = True
+
+    @override
+    def machine(self, options: Any) -> Machine:
+        return Machine.IMAGE
+
+
+class PodSpec(Spec):
+    """The job's name, and what a pod is made of."""
+
+    name: Name | None = Field(default=None, description="the job's name; default: unilaunch- and the target's")
+    namespace: Namespace | None = Field(default=None, description="the namespace; default: that of kubectl")
     image: Image = Field(default=IMAGE, description="the image; it has unilaunch in it (docker/Dockerfile)")
     cpus: int | None = Field(default=None, ge=1, description="processors of each pod; its ranks share them as threads")
     memory: Quantity | None = Field(default=None, description="memory of each pod: 16Gi")
     volume: tuple[Volume, ...] = Field(
         default=(), description="CLAIM:/FOLDER: a PersistentVolumeClaim, and where all pods have it; may be repeated"
+    )
+    patch: Path | None = Field(
+        default=None,
+        description="YAML file: what else each object has (metadata: a queue's label), and under pod each pod "
+        "(nodeSelector, tolerations, imagePullSecrets)",
     )
 
 
@@ -85,7 +112,7 @@ def refuse_variables(spec: LaunchSpec, own: Sequence[str] = (JOB_ID,)) -> None:
 def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)) -> Task[LaunchSpec]:
     """Return the task as it is when the engine starts the job again: a model goes on from its newest checkpoint.
 
-    The first start finds no checkpoint, and begins at the beginning.
+    The first start finds no checkpoint, and begins at the beginning. Where a script keeps its own is not known.
 
     Args:
         task: What the user wants.
@@ -97,9 +124,9 @@ def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{d
             folder, and each start would have another one.
     """
     spec = task.spec
-    if not spec.max_restarts:
+    if not spec.max_restarts or task.model is None:
         return task
-    named = task.model.checkpoint_folder(task.options) if task.model else None
+    named = task.model.checkpoint_folder(task.options)
     option, kept = named or ("--output-dir", spec.output_dir)
     folder = PurePosixPath(kept)
     if not any(folder.is_relative_to(volume.partition(":")[2]) for volume in options.volume):
@@ -112,8 +139,6 @@ def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{d
             f"--max-restarts {spec.max_restarts}: --output-dir {folder}: {changing[0]} is another one at each start, "
             "which would find no checkpoint: leave it out"
         )
-    if task.model is None:
-        return task
     return replace(task, options=task.model.again(task.options, fewer_ranks=False))
 
 
@@ -158,12 +183,15 @@ def command(words: Sequence[str]) -> list[str]:
 def _unexpanded(text: str) -> str:
     """Return text for a manifest: Kubernetes reads $(NAME) as the value of a variable, and $$ as one dollar sign.
 
+    A reference to a variable becomes $(NAME).
+
     Raises:
         SpecError: It has a byte that is not UTF-8.
     """
     if any("\udc80" <= letter <= "\udcff" for letter in text):
         raise SpecError(f"{text!r}: not UTF-8, and a manifest holds nothing else: write it in UTF-8")
-    return text.replace("$", "$$")
+    name = re.escape(reference("NAME")).replace("NAME", "(.*?)")
+    return re.sub(name, r"$(\1)", text.replace("$", "$$"))
 
 
 def from_field(name: str, path: str) -> dict[str, Any]:
@@ -171,26 +199,38 @@ def from_field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def from_secret(plan: Plan, name: str, key: str) -> dict[str, Any]:
+def from_secret(plan: Plan, options: PodSpec, name: str, key: str) -> dict[str, Any]:
     """Return a variable whose value is in the job's Secret, which has the job's name."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": name_of(plan), "key": key}}}
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": name_of(plan, options), "key": key}}}
 
 
-def variables(plan: Plan) -> list[dict[str, Any]]:
-    """Return the variables of `-x NAME=VALUE`; the values of secrets come from the Secret."""
-    hidden = set(secrets(plan.request.mpi.export))
+def variables(plan: Plan, options: PodSpec) -> list[dict[str, Any]]:
+    """Return the variables of `-x NAME=VALUE`, and those for secret values, which come from the Secret."""
+    hidden = plan.request.secret_names
     texts = [text.partition("=") for text in plan.request.mpi.export]
     plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
              if equals and name not in hidden]  # fmt: skip
-    return [*plain, *(from_secret(plan, name, name) for name in sorted(hidden))]
+    return [*plain, *(from_secret(plan, options, name, name) for name in hidden)]
 
 
-def name_of(plan: Plan) -> str:
-    """Return the job's name, as Kubernetes takes it: lower-case letters, digits and dashes."""
-    # JobSet refuses a name whose pods' names, such as NAME-launcher-0-0-abcde or NAME-ranks-0-9999-abcde, exceed 63.
-    text = plan.task.target.name.lower()
-    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
-    return f"unilaunch-{name.strip('-')[:34].rstrip('-') or 'job'}"
+def name_of(plan: Plan, options: PodSpec) -> str:
+    """Return the job's name, as Kubernetes takes it: lower-case letters, digits and dashes.
+
+    Of a long path it is the end, and a digest of the whole: scripts of one folder, and of one name, have their own.
+    """
+    if options.name:
+        return options.name
+    text = plan.task.target.name
+    name = re.sub(r"[^a-z0-9]", "-", text.lower()).strip("-")
+    if len(name) > _LONGEST:
+        name = f"{name[-(_LONGEST - 7) :].strip('-')}-{sha256(text.encode(errors='surrogateescape')).hexdigest()[:6]}"
+    return f"unilaunch-{name or 'job'}"
+
+
+def metadata(plan: Plan, options: PodSpec, **more: Any) -> dict[str, Any]:
+    """Return the metadata of an object of the job."""
+    place = {"namespace": options.namespace} if options.namespace else {}
+    return {"name": name_of(plan, options), **place, **more}
 
 
 def manifest(
@@ -210,10 +250,56 @@ def manifest(
     if options.image == IMAGE:
         yield f"# Put an image that has unilaunch in it in place of {IMAGE}, or add --image."
     # A key may have a dot, and a shell's variable may not.
-    hidden = {name: f'"${{{name.replace(".", "_")}:?}}"' for name in secrets(plan.request.mpi.export)}
+    hidden = {name: f'"${{{name.replace(".", "_")}:?}}"' for name in plan.request.secret_names}
     keys = {**own_keys, **hidden}
     if keys:
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
-        make = f"kubectl create secret generic {name_of(plan)} {values} --dry-run=client -o yaml | kubectl apply -f -"
+        name, place = name_of(plan, options), f" -n {options.namespace}" if options.namespace else ""
+        make = f"kubectl create secret generic {name}{place} {values} --dry-run=client -o yaml | kubectl apply -f -"
         yield f"# Before the first start, and when a name is added: {make}"
-    yield "---\n".join(yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in documents).rstrip()
+    patched = _patched(documents, options.patch) if options.patch else documents
+    yield "---\n".join(yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in patched).rstrip()
+
+
+def _patched(documents: Sequence[Mapping[str, Any]], file: Path) -> list[Any]:
+    """Return the objects with what a file adds to each of them, and to each of their pods.
+
+    Raises:
+        SpecError: It cannot be read, or has other fields than objects and pods can have.
+    """
+    try:
+        patch = yaml.safe_load(file.read_bytes())
+    except OSError as error:
+        raise SpecError(f"--patch {file}: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"--patch {file}: not YAML: {' '.join(str(error).split())}") from None
+    is_known = isinstance(patch, dict) and patch.keys() <= {"metadata", "spec", "pod"}
+    if not is_known or not all(isinstance(fields, dict) for fields in patch.values()):
+        raise SpecError(
+            f"--patch {file}: expected fields under metadata, spec and pod, such as pod: {{nodeSelector: ...}}"
+        )
+    of_pod = patch.pop("pod", {})
+    return [_merged(_with_pods(fields, of_pod), patch) for fields in documents]
+
+
+def _with_pods(value: Any, patch: Any) -> Any:
+    """Return an object whose pods have a patch: what has containers is the spec of a pod."""
+    if isinstance(value, list):
+        return [_with_pods(one, patch) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "containers" in value:
+        return _merged(value, patch)
+    return {name: _with_pods(one, patch) for name, one in value.items()}
+
+
+def _merged(value: Any, patch: Any) -> Any:
+    """Return a value with a patch (RFC 7386): fields are merged, null removes one, all else is replaced."""
+    if not isinstance(patch, Mapping):
+        return patch
+    known = value if isinstance(value, Mapping) else {}
+    named = dict.fromkeys([*known, *patch])
+    return {
+        name: _merged(known.get(name), patch[name]) if name in patch else known[name]
+        for name in named if name not in patch or patch[name] is not None
+    }  # fmt: skip

@@ -1,30 +1,23 @@
-"""Manifests for the two Kubernetes engines that start mpirun: the MPI Operator, and Kubeflow Trainer 2.
-
-A pod has mpirun, and pods with sshd are its hosts.
-"""
+"""Pods with sshd that are the hosts of an mpirun in another pod, and the manifest for the MPI Operator."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
 
 from unilaunch.errors import SpecError
-from unilaunch.exports import secrets
 from unilaunch.job.emit import kubernetes as k8s
-from unilaunch.job.emit.job_file import JobFile, spec_json
+from unilaunch.job.emit.job_file import spec_json
 from unilaunch.job.mapping import map_ranks
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.overriding import override
 from unilaunch.record import replace
-from unilaunch.task import Machine, Task
+from unilaunch.task import Task
 
 #: Where both operators put the hosts. Open MPI 4 finds them by a variable that Open MPI 5 does not read.
 _HOSTFILE = "/etc/mpi/hostfile"
-_API = "trainer.kubeflow.org"
-#: The operator finds the pods by these names of their jobs and of their containers.
-_NODE, _LAUNCHER = "node", "launcher"
 #: Open MPI 5 would cut the hosts' names, which end with the service, at their first dot.
 _WHOLE_NAMES = {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"}
 
@@ -37,40 +30,34 @@ class HostPodSpec(k8s.PodSpec):
     )
 
 
-class OnHostPods(JobFile):
-    """A job file whose pods are mpirun's hosts."""
+def complete_on_hosts(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+    """Return the task for pods that are mpirun's hosts.
 
-    options = HostPodSpec
-    restarts = True
-
-    @override
-    def machine(self, options: HostPodSpec) -> Machine:
-        return Machine.IMAGE
-
-    @override
-    def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
-        spec, nodes = task.spec, options.nodes
-        k8s.refuse_variables(spec)
-        if spec.cwd:
-            raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
-        if "grace" in spec.model_fields_set:
-            raise SpecError(
-                f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "
-                "--emit jobset, whose ranks save then"
-            )
-        if nodes and (spec.hosts or spec.hostfile):
-            raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
-        if nodes and (spec.nprocs is None or spec.nprocs % nodes):
-            raise SpecError(f"--nodes {nodes}: every pod has as many ranks: give -n as a multiple of {nodes}")
-        if spec.nprocs and not (spec.hosts or spec.hostfile):
-            nodes = nodes or 1
-            hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
-            task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
-        slots = {host.name: host.slots or 0 for host in hosts_of(task.spec)}
-        ranks = spec.nprocs or sum(slots.values())
-        placed = Counter(map_ranks(slots, ranks, spec.map_by) if ranks else [""])  # without a number the plan refuses
-        task = k8s.go_on(task, options, new=("{date}", "{job}"))
-        return k8s.share_cores(task, options, max(placed.values()))
+    Raises:
+        SpecError: The ranks cannot be started so.
+    """
+    spec, nodes = task.spec, options.nodes
+    k8s.refuse_variables(spec)
+    if spec.cwd:
+        raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
+    if "grace" in spec.model_fields_set:
+        raise SpecError(
+            f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "
+            "--emit jobset, whose ranks save then"
+        )
+    if nodes and (spec.hosts or spec.hostfile):
+        raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
+    if nodes and (spec.nprocs is None or spec.nprocs % nodes):
+        raise SpecError(f"--nodes {nodes}: every pod has as many ranks: give -n as a multiple of {nodes}")
+    if spec.nprocs and not (spec.hosts or spec.hostfile):
+        nodes = nodes or 1
+        hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
+        task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
+    slots = {host.name: host.slots or 0 for host in hosts_of(task.spec)}
+    ranks = spec.nprocs or sum(slots.values())
+    placed = Counter(map_ranks(slots, ranks, spec.map_by) if ranks else [""])  # without a number the plan refuses
+    task = k8s.go_on(task, options, new=("{date}", "{job}"))
+    return k8s.share_cores(task, options, max(placed.values()))
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:
@@ -94,10 +81,10 @@ def shape(plan: Plan, kind: str) -> tuple[int, int]:
 
 def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
     """Return the pod in which mpirun runs; its container is called *name*."""
-    shown = plan.request.shown()
-    mpi = shown.mpi.model_copy(update={"export": (*shown.mpi.export, k8s.JOB_ID)})
-    inside = replace(shown, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
-    hidden = [k8s.from_secret(plan, key, key) for key in secrets(plan.request.mpi.export)]
+    request = plan.request.referring()
+    mpi = request.mpi.model_copy(update={"export": (*request.mpi.export, k8s.JOB_ID)})
+    inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
+    hidden = [k8s.from_secret(plan, options, key, key) for key in plan.request.secret_names]
     return as_user(k8s.pod(plan, options, {
         "name": name,
         "command": k8s.command(["mpirun", *plan.mpirun.write(inside)[1:]]),
@@ -118,8 +105,14 @@ def as_user(fields: dict[str, Any]) -> dict[str, Any]:
     return {"securityContext": {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}, **fields}
 
 
-class MpiJob(OnHostPods):
+class MpiJob(k8s.PodFile):
     """The operator makes the workers, and tells mpirun where they are."""
+
+    options = HostPodSpec
+
+    @override
+    def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+        return complete_on_hosts(task, options)
 
     @override
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
@@ -139,7 +132,7 @@ def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": {"name": k8s.name_of(plan), "annotations": {"unilaunch/spec": spec_json(plan)}},
+        "metadata": k8s.metadata(plan, options, annotations={"unilaunch/spec": spec_json(plan)}),
         "spec": {
             "slotsPerWorker": slots,
             "sshAuthMountPath": k8s.SSH_FOLDER,
@@ -152,68 +145,3 @@ def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
             },
         },
     }
-
-
-class TrainJob(OnHostPods):
-    """Trainer makes the workers through a JobSet, and tells mpirun where they are."""
-
-    @override
-    def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
-        """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
-        workers, slots = shape(plan, "trainjob")
-        documents = [_runtime(plan, options, slots), _train_job(plan, workers, slots)]
-        yield from k8s.manifest("trainjob", plan, options, documents)
-
-
-def _train_job(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
-    name = k8s.name_of(plan)
-    return {
-        "apiVersion": f"{_API}/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name, "annotations": {"unilaunch/spec": spec_json(plan)}},
-        "spec": {
-            "runtimeRef": {"apiGroup": _API, "kind": "TrainingRuntime", "name": name},
-            "trainer": {"numNodes": workers, "numProcPerNode": slots},
-        },
-    }
-
-
-def _runtime(plan: Plan, options: HostPodSpec, slots: int) -> dict[str, Any]:
-    restarts = plan.task.spec.max_restarts
-    step = {"metadata": {"labels": {f"{_API}/trainjob-ancestor-step": "trainer"}}}
-    jobs: list[Mapping[str, Any]] = [
-        {"name": _NODE, "template": _job(worker(plan, options, _NODE, slots))},
-        {
-            "name": _LAUNCHER,
-            "dependsOn": [{"name": _NODE, "status": "Ready"}],
-            "template": step | _job(launcher(plan, options, _NODE)),
-        },
-    ]
-    return {
-        "apiVersion": f"{_API}/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": {"name": k8s.name_of(plan), "labels": {f"{_API}/framework": "mpi"}},
-        "spec": {
-            "mlPolicy": {
-                "numNodes": 1,
-                "mpi": {
-                    "numProcPerNode": slots,
-                    "mpiImplementation": plan.mpirun.operator_name,
-                    "sshAuthMountPath": k8s.SSH_FOLDER,
-                    "runLauncherAsNode": False,
-                },
-            },
-            "template": {
-                "spec": {
-                    "network": {"publishNotReadyAddresses": True},
-                    "successPolicy": {"operator": "All", "targetReplicatedJobs": [_LAUNCHER]},
-                    **({"failurePolicy": {"maxRestarts": restarts}} if restarts else {}),
-                    "replicatedJobs": jobs,
-                }
-            },
-        },
-    }
-
-
-def _job(pod: Mapping[str, Any]) -> dict[str, Any]:
-    return {"spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", **pod}}}}

@@ -4,13 +4,14 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from unilaunch.errors import REQUEUE, SpecError
-from unilaunch.exports import secrets
 from unilaunch.habits import Habit, Instead, Same
+from unilaunch.job.choice import needs_no_mpi
+from unilaunch.job.direct import launch_line
 from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.emit.sbatch_options import (
     SbatchSpec,
@@ -21,6 +22,7 @@ from unilaunch.job.emit.sbatch_options import (
 )
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.mpirun import reference
 from unilaunch.overriding import override
 from unilaunch.record import Record, replace
 from unilaunch.task import Machine, Task
@@ -31,6 +33,13 @@ GRES = {"cuda": "gpu", "npu": "npu"}
 FOLDER, FOLDER_IN_ARRAY = Path("log_output/{job}"), Path("log_output/{job}-{array}")
 #: Seconds before the end of a job's time at which its ranks get a signal.
 _NOTICE = 60
+#: Ranks that go to one node if the user does not say how many nodes there are.
+_ON_ONE_NODE = 64
+#: Makes the secret by which the nodes of a start know each other: srun passes it on, and it is in no file.
+_SECRET = (
+    "UNILAUNCH_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')",
+    "export UNILAUNCH_SECRET",
+)
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
 
@@ -40,7 +49,8 @@ _HABITS: Mapping[str, Habit] = {
     "a": Same("--array"), "N": Same("--nodes"), "nnodes": Same("--nodes"), "num-nodes": Same("--nodes"),
     "num-machines": Same("--nodes"), "nproc-per-node": Same("--ntasks-per-node"),
     "num-gpus": Same("--gpus-per-node"), "gpus": Instead("type the GPUs of each node: --gpus-per-node 4"),
-    "G": Instead("type the GPUs of each node: --gpus-per-node 4"), "J": Instead("type --sbatch '--job-name=NAME'"),
+    "G": Instead("type the GPUs of each node: --gpus-per-node 4"), "J": Same("--name"),
+    "job-name": Same("--name"),
     "q": Same("--sbatch", "--qos={}"), "qos": Same("--sbatch", "--qos={}"),
     "exclude": Same("--sbatch", "--exclude={}"),
 }  # fmt: skip
@@ -53,11 +63,13 @@ class _Nodes(Record):
         hosts: The number of ranks of each node that the user has named, in their order.
         foreseen: Whether these numbers are known; else they are 0, and only mpirun can tell.
         most: The largest number of ranks of a node; None if Slurm or mpirun chooses it.
+        launched: The number of ranks that one `launch` starts on each node; 0 if srun or mpirun starts the ranks.
     """
 
     hosts: Mapping[str, int]
     foreseen: bool
     most: int | None
+    launched: int = 0
 
     @property
     def uneven(self) -> bool:
@@ -66,13 +78,14 @@ class _Nodes(Record):
 
 
 class Sbatch(JobFile):
-    """srun starts the ranks: unilaunch reads Slurm's own environment.
+    """srun starts one `launch` on each node, which starts the ranks; of a program that may need MPI, the ranks.
 
     If the user gave options of mpirun, mpirun does, on the hosts that Slurm has allocated.
     """
 
     options = SbatchSpec
     habits = _HABITS
+    restarts = True
 
     @override
     def machine(self, options: SbatchSpec) -> Machine:
@@ -98,7 +111,7 @@ class Sbatch(JobFile):
         yield "#!/bin/bash"
         yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
         yield f"# {spec_json(plan)}"
-        yield f"#SBATCH --job-name=unilaunch-{_job_name(plan.task.target.name)}"
+        yield f"#SBATCH --job-name={options.name or _job_name(plan.task.target.name)}"
         yield from _shape(plan, options, nodes)
         yield from _resources(plan, options, nodes)
         yield from _queue(plan, options)
@@ -122,7 +135,18 @@ def _foresee(plan: Plan, options: SbatchSpec) -> _Nodes:
     each = -(-size // options.nodes) if options.nodes else None  # else Slurm may give a node 7 of 8 ranks
     asked = options.ntasks_per_node or each or options.gpu_count
     most = max(hosts.values()) if hosts else asked and min(asked, size)  # Slurm would reserve the cores of more
-    return _Nodes(hosts, foreseen, most if foreseen else None)
+    nodes = _Nodes(hosts, foreseen, most if foreseen else None)
+    number = options.nodes or len(hosts) or _count_nodes(size, nodes)
+    by_launch = foreseen and number and not (size % number or nodes.uneven or options.container_image)
+    if by_launch and not options_of_mpirun(plan.task.spec) and needs_no_mpi(plan.task):
+        return replace(nodes, most=size // number, launched=size // number)
+    if restarts := plan.task.spec.max_restarts:
+        raise SpecError(
+            f"--emit sbatch --max-restarts {restarts}: only launch starts a job again, and here it cannot start the "
+            "ranks: of a model, of a program that may need MPI, in a container, and of unequal nodes srun starts them: "
+            "leave it out"
+        )
+    return nodes
 
 
 def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec, most: int | None) -> None:
@@ -137,35 +161,47 @@ def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec, most: int | No
 def _shape(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
     """Give the number of ranks, and of nodes, and which nodes they are."""
     size = len(plan.rows)
-    yield f"#SBATCH --ntasks={size}"
-    yield f"#SBATCH --nodes={options.nodes or len(nodes.hosts) or -(-size // (nodes.most or size))}"
+    yield f"#SBATCH --ntasks={size // nodes.launched if nodes.launched else size}"
+    if number := options.nodes or len(nodes.hosts) or _count_nodes(size, nodes):
+        yield f"#SBATCH --nodes={number}"
     if nodes.hosts:
         yield f"#SBATCH --nodelist={','.join(nodes.hosts)}"
     if nodes.uneven:  # else a node that Slurm fills last has too few cores for its ranks
         yield f"#SBATCH --mincpus={max(nodes.hosts.values()) * (_cores(plan, options) or 1)}"
     elif nodes.most:
-        yield f"#SBATCH --ntasks-per-node={nodes.most}"
+        yield f"#SBATCH --ntasks-per-node={1 if nodes.launched else nodes.most}"
+
+
+def _count_nodes(size: int, nodes: _Nodes) -> int:
+    """Return the number of nodes for *size* ranks; 0 if that is left to Slurm."""
+    return -(-size // nodes.most) if nodes.most else int(size <= _ON_ONE_NODE)
 
 
 def _resources(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
     """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
     kind = plan.rows[0].device.partition(":")[0]
-    if cores := _cores(plan, options):
+    if cores := _cores_of_task(plan, options, nodes):
         yield f"#SBATCH --cpus-per-task={cores}"
     if options.mem:
         yield f"#SBATCH --mem={options.mem}"
     if options.gpus_per_node:
         yield f"#SBATCH --gpus-per-node={options.gpus_per_node}"
-    elif kind in GRES and nodes.foreseen:
+    elif kind in GRES and nodes.foreseen and (nodes.most or _count_nodes(len(plan.rows), nodes)):
         yield f"#SBATCH --gres={GRES[kind]}:{nodes.most or len(plan.rows)}"
     elif kind in GRES:
-        yield f"# Only mpirun can tell how many ranks a node gets: add #SBATCH --gres={GRES[kind]}:N"
+        yield f"# How many ranks a node gets is not known here: add #SBATCH --gres={GRES[kind]}:N"
     elif plan.task.spec.device == "auto":
         yield "# No device was seen where this was written: --gpus-per-node N asks for them."
 
 
 def _cores(plan: Plan, options: SbatchSpec) -> int | None:
     return options.cpus_per_task or plan.task.spec.threads
+
+
+def _cores_of_task(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> int | None:
+    """Return the cores of one of srun's tasks: a rank, or the `launch` of a node; None for Slurm's default."""
+    cores = _cores(plan, options)
+    return (cores or 1) * nodes.launched if nodes.launched else cores
 
 
 def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
@@ -184,29 +220,45 @@ def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
 def _notice(plan: Plan, options: SbatchSpec) -> str:
     """Return the signal before the end of the job's time; "" for none. A script may know no SIGUSR1."""
     spec, model = plan.task.spec, plan.task.model
-    saves = model is not None and model.stops_patiently
+    name = "USR1" if model is not None and model.stops_patiently else "TERM"
     if "grace" in spec.model_fields_set:
-        return f"{'USR1' if saves else 'TERM'}@{math.ceil(spec.grace)}" if spec.grace else ""
-    return f"USR1@{_NOTICE}" if options.requeue and saves else ""
+        return f"{name}@{math.ceil(spec.grace)}" if spec.grace else ""
+    return f"{name}@{_NOTICE}" if options.requeue else ""
 
 
 def _start(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
     if options_of_mpirun(plan.task.spec):
-        inside = replace(plan.request.shown(), hosts=(), hostfile=None)
-        yield f"exec {shlex.join(plan.mpirun.write(inside))}"
+        # Slurm gives every node the variables of the shell that submits the job, which need not be this one.
+        inside = replace(plan.request.referring(), hosts=(), hostfile=None, several=False)
+        yield f"exec {_join(plan.mpirun.write(inside))}"
         return
-    srun = _srun(plan, options)
+    srun = _srun(plan, options, nodes)
     if nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
         srun += f" --distribution=arbitrary --nodelist={','.join(row.host for row in plan.rows)}"
     for folder in _outside(plan, options):
         yield f"mkdir -p {shlex.quote(folder)}"
-    line = f"{srun} {shlex.join(plan.request.program)}"
+    program = plan.request.referring().program
+    line = f"{srun} {_join(program)}"
+    if nodes.launched:
+        yield from _SECRET if len(plan.rows) > nodes.launched else ()
+        line = f"{srun} {_join(launch_line(program, _of_launch(plan, options, nodes)))}"
     yield from _again(line) if options.requeue else (f"exec {line}",)
 
 
-def _srun(plan: Plan, options: SbatchSpec) -> str:
+def _of_launch(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> dict[str, object]:
+    """Return the fields of the `launch` on each node; Slurm tells it which node that is, and of how many."""
+    spec = plan.task.spec
+    fields: dict[str, object] = {"nproc_per_node": nodes.launched}
+    if spec.max_restarts:
+        fields["max_restarts"] = spec.max_restarts
+    if "grace" in spec.model_fields_set or options.requeue:
+        fields["grace"] = spec.grace if "grace" in spec.model_fields_set else _NOTICE
+    return fields
+
+
+def _srun(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> str:
     words = ["srun"]
-    if cores := _cores(plan, options):
+    if cores := _cores_of_task(plan, options, nodes):
         words.append(f"--cpus-per-task={cores}")
     folder = shlex.quote(str(plan.task.spec.cwd.absolute())) if plan.task.spec.cwd else ""
     if options.container_image:  # a container starts in its own folder, whatever --chdir says
@@ -271,17 +323,23 @@ def _again(line: str) -> Iterator[str]:
 
 def _variables(plan: Plan) -> Iterator[str]:
     """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
-    hidden = secrets(plan.request.mpi.export)
+    hidden = plan.request.secret_names
     for text in plan.request.mpi.export:
         name, equals, value = text.partition("=")
         if not name.isidentifier():  # no shell can hold it
             raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")
-        if name in hidden:
-            yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
-        elif equals:
+        if equals and name not in hidden:
             yield f"export {name}={shlex.quote(value)}"
+    for name in hidden:
+        yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
+
+
+def _join(words: Sequence[str]) -> str:
+    """Return a shell's line; a reference to a variable is its value."""
+    name = re.escape(reference("NAME")).replace("NAME", "([^']*?)")
+    return re.sub(name, r"""'"$\1"'""", shlex.join(words))  # shlex puts a word with a reference between '
 
 
 def _job_name(target: str) -> str:
     """Return the target's name as a directive and a file's name can hold it: sbatch refuses one with a space."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", target.rpartition("/")[2])
+    return "unilaunch-" + re.sub(r"[^A-Za-z0-9._-]", "-", target.rpartition("/")[2])

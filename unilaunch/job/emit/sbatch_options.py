@@ -17,22 +17,33 @@ Gpus = Annotated[str, written_as(r"([A-Za-z][\w.-]*:)?[1-9]\d*", "written as 4 o
 Name = Annotated[str, written_as(r"[^\s#]+", "a name without spaces")]
 Indices = Annotated[str, written_as(r"\d+([-,:]\d+)*(%\d+)?", "written as 0-9, 1,3,5 or 0-99%4")]
 Image = Annotated[str, written_as(r"\S+", "a file.sqsh, or IMAGE[:TAG] as pyxis reads it")]
+# Slurm takes 16 bits of seconds.
 Signal = Annotated[
     str,
     written_as(
-        r"[A-Z]+[12]?@\d+",
-        "written as USR1@60: the ranks, and not the script, get the signal, here 60 seconds before the end",
+        r"[A-Z]+[12]?@0*(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])",
+        "written as USR1@60: the ranks, and not the script, get the signal, here 60 seconds before the end; 65535 at "
+        "most",
     ),
 ]
 Directive = Annotated[str, written_as(r"--?[A-Za-z][^\n\r]*", "one option of sbatch, as --qos=high")]
 
 
+#: Options of sbatch that this file writes itself, and what to type for them.
+_OWN = {
+    "ntasks": "-n", "n": "-n", "nodes": "--nodes", "N": "--nodes", "ntasks-per-node": "--ntasks-per-node",
+    "gpus-per-node": "--gpus-per-node", "cpus-per-task": "--cpus-per-task", "c": "--cpus-per-task", "mem": "--mem",
+    "time": "--time", "t": "--time", "partition": "--partition", "p": "--partition", "account": "--account",
+    "A": "--account", "array": "--array", "a": "--array", "requeue": "--requeue", "signal": "--signal",
+    "job-name": "--name", "J": "--name", "nodelist": "-H", "w": "-H",
+}  # fmt: skip
 _OF_A_JOB = re.compile(r"{job}|{array}")  # each job of an array has another value
 
 
 class SbatchSpec(Spec):
     """What a batch job asks Slurm for."""
 
+    name: Name | None = Field(default=None, description="the job's name; default: unilaunch- and the target's")
     nodes: int | None = Field(default=None, ge=1, description="number of nodes")
     ntasks_per_node: int | None = Field(default=None, ge=1, description="ranks on each node; default: one for each GPU")
     gpus_per_node: Gpus | None = Field(default=None, description="GPUs of each node: 4, or of one type: a100:4")
@@ -73,8 +84,9 @@ def refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: tu
     Raises:
         SpecError: They do.
     """
-    if array := [words for words in options.sbatch if re.match(r"(--array|-a)\b", words)]:
-        raise SpecError(f"--sbatch '{array[0]}': type --array itself: the output folders and --requeue depend on it")
+    for words in options.sbatch:
+        if own := _OWN.get(re.split(r"[=\s]", words, maxsplit=1)[0].lstrip("-")):
+            raise SpecError(f"--sbatch '{words}': type {own} itself: other lines of the file depend on it")
     if (spec.hosts or spec.hostfile) and (options.nodes or options.ntasks_per_node):
         given = "--nodes" if options.nodes else "--ntasks-per-node"
         raise SpecError(f"{given}: the hosts of {'-H' if spec.hosts else '--hostfile'} say that: leave out one of them")

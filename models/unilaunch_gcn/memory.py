@@ -1,0 +1,264 @@
+"""The memory model of a training on the host: the most bytes that a rank holds at once, from sizes alone.
+
+`unilaunch plan` shows the forecast, and a run that needs more than its host has is refused by it. It is the memory of a
+rank that finds its partition on disk. `benchmarks/forecast.py` compares it with the peaks of real runs.
+
+A rank holds all of the time: the interpreter and its framework, the part's arrays, the weights and Adam's moments. To
+these comes the largest of three moments:
+
+1. the backward pass: the rows that the forward pass has kept for it, and what a layer's derivative needs meanwhile;
+2. the step: the gradients in the type of the weights, and the message of the all-reduce in float64, of
+   several ranks with the sum that arrives;
+3. an evaluation: the rows that enter a layer, and two arrays of the rows that leave it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from unilaunch_gcn.layers import Layer, count_weights
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import TrainingSpec
+
+#: Bytes of the interpreter with the model's libraries and a framework: VmHWM after a training of 1,000 nodes, measured
+#: on Linux x86-64 with Python 3.11, torch 2.13.0+cpu and MindSpore 2.10.0. `unilaunch plan` measures it anew.
+FRAMEWORKS = {"torch": 250_000_000, "mindspore": 508_000_000}
+#: The same without a framework.
+_INTERPRETER = 70_000_000
+#: What the C library's heap takes for its arrays, whose places are not always filled without gaps.
+_HEAP = 1.05
+#: The same where torch makes the rows of a norm: at multiples of 64 bytes, so that the C library rarely puts one into
+#: the place of one that was freed. Measured: 1.7 to 3.2.
+_HEAP_OF_NORMS = 1.85
+#: The same where torch adds a bias, or a node's own row.
+_HEAP_OF_SUMS = 1.2
+#: Edges from which on the kernels in C multiply, which drop out the features without a copy.
+_MANY_EDGES = 1 << 17
+#: Bytes of a number in the message of the all-reduce.
+_SUMMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank has of the graph.
+
+    Attributes:
+        rows: Owned nodes whose rows enter each layer in a training epoch, then those that leave the last layer.
+            (num_layers + 1,)
+        nodes: Owned nodes.
+        halo: Halo nodes.
+        sent: Rows that it sends in an exchange.
+        edges: In-edges of the owned nodes.
+        num_features: Columns of the features.
+        entries: Entries of sparse features; None: the features are dense.
+        is_directed: The edges are kept by source too.
+        has_weights: Each edge has a weight.
+        num_parts: Parts of the graph.
+    """
+
+    rows: Sequence[int]
+    nodes: int
+    halo: int
+    sent: int
+    edges: int
+    num_features: int
+    entries: int | None
+    is_directed: bool
+    has_weights: bool
+    num_parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The forecast of one rank, in bytes.
+
+    Attributes:
+        framework: The interpreter and the framework.
+        graph: The part's edges and nodes.
+        features: The features, as they are kept and as an epoch changes them.
+        weights: Weights, gradients, Adam's moments, the best model.
+        activations: Rows of the layers.
+        halo: Buffers of the exchange.
+    """
+
+    framework: int
+    graph: int
+    features: int
+    weights: int
+    activations: int
+    halo: int
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at once."""
+        return self.framework + self.graph + self.features + self.weights + self.activations + self.halo
+
+
+def forecast_memory(
+    options: "TrainingSpec", layers: Sequence[Layer], share: Share, backend: str, framework: int | None = None
+) -> Memory:
+    """Return the most memory that a rank holds at once in a training on the host.
+
+    Args:
+        options: The training.
+        layers: Its layers.
+        share: What the rank has of the graph.
+        backend: Name of the backend.
+        framework: Bytes of the interpreter and the framework; None: those of the table.
+    """
+    item = 8 if options.precision == "float64" else 4
+    rows = _Rows(layers, share, item, drops=options.dropout > 0)
+    weights = count_weights(layers)
+    kept = 4 * weights * item  # the weights, two moments, the best model
+    message, training = weights * _SUMMED * min(share.num_parts, 2), rows.training()
+    moments = (
+        (kept + weights * item, training),
+        # A message that is larger than the rows finds no place where they were: the heap keeps both.
+        (kept + weights * item + message, training if message > training else 0),
+        (kept, rows.evaluation()),
+    )
+    of_weights, of_rows = max(moments, key=sum)
+    halo = max((layer.width for layer in layers if layer.exchanges), default=0) * (share.halo + share.sent) * item
+    return Memory(
+        FRAMEWORKS.get(backend, _INTERPRETER) if framework is None else framework,
+        _graph(options, share),
+        int(_features(layers[0], share, item, drops=options.dropout > 0)),
+        of_weights,
+        int(of_rows * _heap(options, backend)),
+        halo,
+    )
+
+
+def _heap(options: "TrainingSpec", backend: str) -> float:
+    if backend != "torch":
+        return _HEAP
+    return _HEAP_OF_NORMS if options.layer_norm else _HEAP_OF_SUMS if options.bias or options.conv == "sage" else _HEAP
+
+
+def _graph(options: "TrainingSpec", share: Share) -> int:
+    """Return the bytes of the part's edges, and of what is kept of each node: ids, degrees, labels, split, factors."""
+    edge = 4 + 4 * share.has_weights
+    if options.conv == "gat":
+        edge += 28  # by target and by source, and the way from the one order to the other
+    elif share.is_directed:
+        edge *= 2
+    return edge * share.edges + 100 * share.nodes
+
+
+def _features(first: Layer, share: Share, item: int, *, drops: bool) -> float:
+    """Return the bytes of the features: as they are mapped from the part's file, and what an epoch makes of them."""
+    size = share.nodes * share.num_features
+    if share.entries is not None and first.order != "aggregation first":
+        mapped = share.entries * (4 + 4) + 12 * share.nodes
+        if first.order == "aggregated once":
+            degree = share.edges / max(1, share.nodes)
+            return mapped + min(size, share.entries * (degree + 1)) * (item + 4)
+        copied = share.entries * (item if item > 4 else 0)  # noqa: PLR2004  (in the file they are float32)
+        return mapped + copied + share.entries * (item + 28) * drops  # with the hashes of each entry's dropout
+    mapped = size * 4 if share.entries is None else share.entries * 8 + size * item
+    copied = size * item if item > 4 and share.entries is None else 0  # noqa: PLR2004
+    if first.order == "aggregated once":
+        own = mapped + copied if any(parameter.name == "self_weight" for parameter in first.parameters) else 0
+        return own + size * item
+    entering = share.rows[0] * share.num_features * item
+    if first.order == "aggregation first":
+        return mapped + copied + entering * (1 + drops)
+    is_copied = drops and (not _is_native(share, item) or share.rows[0] < share.nodes)
+    return mapped + copied + entering * is_copied
+
+
+def _is_native(share: Share, item: int) -> bool:
+    """Return whether the kernels in C compute, as `kernels.choice.choose_kernels` decides."""
+    return item == 4 and share.edges >= _MANY_EDGES  # noqa: PLR2004
+
+
+class _Rows:
+    """The bytes of the layers' rows.
+
+    Args:
+        layers: The layers.
+        share: What the rank has of the graph.
+        item: Bytes of a number.
+        drops: Rows are dropped out.
+    """
+
+    def __init__(self, layers: Sequence[Layer], share: Share, item: int, *, drops: bool) -> None:
+        self.layers, self.share, self.item, self.drops = layers, share, item, drops
+        self.is_native = _is_native(share, item)
+        self.fused = all(
+            len(layer.parameters) == 1 and not layer.is_residual and (not depth or layer.order == "product first")
+            for depth, layer in enumerate(layers)
+        )
+
+    def training(self) -> int:
+        """Return the most bytes of rows in a forward and backward pass."""
+        before = [0, *accumulate(self._kept(depth) for depth in range(len(self.layers)))]
+        return max(
+            before[depth] + max(self._forward(depth), self._backward(depth)) for depth in range(len(self.layers))
+        )
+
+    def evaluation(self) -> int:
+        """Return the most bytes of rows in an evaluation, which keeps none and leaves none out."""
+        rows = self.share.nodes * self.item
+        return max(
+            rows * ((layer.width_in if depth else 0) + layer.width_out * (2 + (len(layer.parameters) > 1)))
+            for depth, layer in enumerate(self.layers)
+        )
+
+    def _sizes(self, depth: int) -> tuple[int, int, int]:
+        """Return the bytes of the rows that enter a layer, of those rows' products, and of the rows that leave it."""
+        layer, entering, leaving = self.layers[depth], self.share.rows[depth], self.share.rows[depth + 1]
+        return tuple(
+            count * width * self.item
+            for count, width in ((entering, layer.width_in), (entering, layer.width_out), (leaving, layer.width_out))
+        )  # type: ignore[return-value]
+
+    def _kept(self, depth: int) -> int:
+        """Return the bytes of the rows that a layer keeps for its derivative; the last one's scores are small."""
+        _, product, out = self._sizes(depth)
+        if self.fused:
+            return out
+        layer = self.layers[depth]
+        kept = self._kept_sums(layer, product, out) if depth else 0  # nobody keeps the products of constant features
+        if layer.heads:
+            kept += product + self.share.halo * layer.width_out * self.item  # with the halo rows
+        return kept if layer.is_last else kept + out * self._kept_nonlinear(layer)
+
+    def _kept_sums(self, layer: Layer, product: int, out: int) -> int:
+        """Return the bytes of the products that a layer keeps."""
+        own = out * any(parameter.name == "self_weight" for parameter in layer.parameters)
+        if layer.order == "product first":
+            return own + product
+        return own + out + out * layer.width_in // layer.width_out  # (A_hat H) W, and A_hat H
+
+    def _kept_nonlinear(self, layer: Layer) -> int:
+        """Return how many arrays of its output a layer keeps for what follows the sums."""
+        has_norm = any(parameter.name == "norm_scale" for parameter in layer.parameters)
+        is_dropped_apart = self.drops and any(other.is_residual or other.heads for other in self.layers)
+        # Before and after ReLU or elu; centred and normalised; the sum with the input; the rows that are dropped out.
+        return 2 + 2 * has_norm + layer.is_residual + is_dropped_apart
+
+    def _forward(self, depth: int) -> int:
+        """Return the bytes of what a layer keeps and of what it holds meanwhile."""
+        layer = self.layers[depth]
+        _, product, out = self._sizes(depth)
+        if layer.order == "product first":
+            return self._kept(depth) + product
+        return self._kept(depth) + out * (self.drops * (1 if self.is_native else 2))  # ReLU, then dropout
+
+    def _backward(self, depth: int) -> int:
+        """Return the bytes of what a layer keeps and of the gradients that its derivative holds at once."""
+        layer = self.layers[depth]
+        entering, product, out = self._sizes(depth)
+        of_input = entering if depth else 0
+        aggregated = product if layer.order == "product first" else of_input
+        if self.fused:
+            return self._kept(depth) + out + aggregated + of_input
+        nonlinear = 0 if layer.is_last else 2 * out if self.is_native else 3 * out
+        if layer.heads:
+            return self._kept(depth) + 4 * out + of_input
+        has_self = any(parameter.name == "self_weight" for parameter in layer.parameters)
+        linear = out + 2 * aggregated + of_input * (1 + has_self) - nonlinear
+        return self._kept(depth) + max(nonlinear, linear)

@@ -1,0 +1,138 @@
+"""What the options of the GCN mean, and which of them exclude each other. They are read from values too.
+
+Under `launch` a rank gets no spec, but values.
+"""
+
+from typing import TYPE_CHECKING
+
+from unilaunch.errors import SpecError
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import TrainingSpec
+    from unilaunch_graph.data.graph import Graph
+    from unilaunch_graph.partition.part import Part
+
+#: The default of `--hidden`.
+HIDDEN = 16
+#: Layers from which on one has its input added: one between the first and the last.
+_LAYERS_OF_RESIDUAL = 3
+
+
+def count_heads(options: "TrainingSpec") -> int:
+    """Return the heads of gat's hidden layers: 8 as in the paper, if the user did not choose."""
+    return options.heads or 8
+
+
+def takes_edges_as_given(options: "TrainingSpec") -> bool:
+    """Return whether directions, loops and duplicates of edges stay: of sage and gat, if the user did not choose."""
+    if options.edges is not None:
+        return options.edges == "given"
+    return options.conv != "gcn" and not options.use_gdc
+
+
+def refuse_options(options: "TrainingSpec") -> None:
+    """Refuse options that exclude each other, and an option that would change nothing.
+
+    Raises:
+        SpecError: There is one.
+    """
+    _refuse_unused(options)
+    _refuse_what_attention_lacks(options)
+    _refuse_edges_as_given(options)
+    if options.halo != "exact" and options.parallel != "graph":
+        raise SpecError(f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo")
+
+
+def _refuse_unused(options: "TrainingSpec") -> None:
+    """Refuse an option of hidden layers where there is none, and a residual that no layer has."""
+    if options.residual and options.layers < _LAYERS_OF_RESIDUAL:
+        raise SpecError(
+            f"--residual --layers {options.layers}: only a layer between the first and the last adds its input; "
+            f"expected --layers {_LAYERS_OF_RESIDUAL} or more, or no --residual"
+        )
+    if options.layers > 1:
+        return
+    given = {
+        f"--hidden {options.hidden}": options.hidden != HIDDEN,
+        "--layer-norm": options.layer_norm,
+        f"--heads {options.heads}": options.heads is not None,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise SpecError(
+                f"{option} --layers 1: only hidden layers have it, and one layer is no hidden one; expected --layers 2 "
+                f"or more, or no {option.split()[0]}"
+            )
+
+
+def _refuse_what_attention_lacks(options: "TrainingSpec") -> None:
+    """Refuse an option that attention does not have, or that only attention has.
+
+    Raises:
+        SpecError: There is one.
+    """
+    if options.conv != "gat":
+        if options.heads is not None:
+            raise SpecError(f"--heads {options.heads} --conv {options.conv}: only --conv gat has heads")
+        return
+    if options.parallel != "graph":
+        raise SpecError(
+            f"--parallel {options.parallel} --conv gat: attention needs whole rows; expected --parallel graph"
+        )
+    if options.halo != "exact":
+        raise SpecError(f"--halo {options.halo} --conv gat: attention has exact halos; expected --halo exact")
+    if options.precision == "bfloat16":
+        raise SpecError("--precision bfloat16 --conv gat: expected float32 or float64")
+    if options.use_gdc:
+        raise SpecError("--use-gdc --conv gat: attention uses no weights of edges; leave --use-gdc out")
+
+
+def _refuse_edges_as_given(options: "TrainingSpec") -> None:
+    """Refuse edges as they are given where a symmetric graph is needed.
+
+    Raises:
+        SpecError: They are chosen for gcn, or with diffusion.
+    """
+    if options.edges != "given":
+        return
+    if options.conv == "gcn":
+        raise SpecError("--edges given --conv gcn: A_hat needs a symmetric graph; expected --edges symmetric")
+    if options.use_gdc:
+        raise SpecError("--edges given --use-gdc: diffusion needs a symmetric graph; expected --edges symmetric")
+
+
+def refuse_directed(graph: "Graph | Part", conv: str, halo: str, device: str) -> None:
+    """Refuse what a layer does with a symmetric graph only.
+
+    Args:
+        graph: The graph, or a part of it.
+        conv: The layer.
+        halo: "exact", "stale", "int8" or "sample:P".
+        device: "cpu", "auto", or a device.
+
+    Raises:
+        SpecError: The graph is directed, and the halo is not exact, or the device is not the CPU.
+    """
+    if not graph.is_directed:
+        return
+    given = "the edges are directed, or have loops or duplicates"
+    if halo != "exact":
+        raise SpecError(f"--halo {halo} --conv {conv}: {given}: expected --halo exact, or --edges symmetric")
+    if device not in {"auto", "cpu"}:
+        raise SpecError(f"--conv {conv} --device {device}: {given}: expected --device cpu, or --edges symmetric")
+
+
+def told_of_edges(options: "TrainingSpec", part: "Part") -> str:
+    """Return what a layer does with a directed graph, for the log."""
+    from unilaunch_graph.data.edges import EDGE_IDS
+
+    has_weights = len(part.owned_weights) + len(part.halo_weights) > 0
+    has_features = bool(part.owned_edge_arrays.keys() - {EDGE_IDS})
+    if options.conv == "gat":
+        unused = ", and uses neither their weights nor their features" if has_weights or has_features else ""
+        return f"attention goes along the edges as they are given, in their directions{unused}"
+    unused = ", and uses no features of theirs" if has_features else ""
+    return (
+        f"each node's mean is over the sources of its edges as they are given, in their directions{unused}; "
+        "--edges symmetric makes the graph symmetric"
+    )

@@ -1,0 +1,233 @@
+"""The check by numbers: a model that is not exact on parts is refused before its first forward."""
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch_geometric import nn
+from torch_geometric.utils import dropout_edge
+from typing_extensions import override
+
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch.errors import SpecError
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.part import GraphPart
+
+WIDTH, PARTS = 8, 2
+WHOLE = make_whole(60, 300, WIDTH)
+
+
+class Net(torch.nn.Module):
+    """A layer of PyG, and what *then* makes of its rows.
+
+    Args:
+        then: Called with this module and the rows.
+        more: Further modules of this one.
+    """
+
+    def __init__(self, then: Callable[[Any, torch.Tensor], Any], **more: torch.nn.Module) -> None:
+        super().__init__()
+        self.conv, self.then = nn.GCNConv(WIDTH, WIDTH), then
+        self.lin = torch.nn.Linear(WIDTH, WIDTH)
+        for name, module in more.items():
+            self.add_module(name, module)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        """Return what *then* returns."""
+        return self.then(self, self.conv(x, edge_index))
+
+
+class Normalised(torch.nn.InstanceNorm1d):
+    """A class that is derived from one that is refused by its name."""
+
+
+class Doubled(torch.nn.BatchNorm1d):
+    """An instance with a forward of its own, as a script may set one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.forward = self.twice  # type: ignore[method-assign,assignment]
+
+    def twice(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return twice the normalised rows."""
+        return 2 * torch.nn.BatchNorm1d.forward(self, rows)
+
+
+def _centred(rows: torch.Tensor) -> torch.Tensor:
+    return rows - rows.mean(0)
+
+
+class _Detached(torch.autograd.Function):
+    """Its outputs are exact; its gradients are divided by the number of rows."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        return rows.clone()
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / len(gradient)
+
+
+WRONG: dict[str, Callable[[], torch.nn.Module]] = {
+    "F.batch_norm": lambda: Net(lambda _, x: functional.batch_norm(x, None, None, training=True)),
+    "F.normalize": lambda: Net(lambda _, x: functional.normalize(x, dim=0)),
+    "F.layer_norm": lambda: Net(lambda _, x: functional.layer_norm(x, x.shape)),
+    "F.scaled_dot_product_attention": lambda: Net(
+        lambda _, x: functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5)[0]
+    ),
+    "attention": lambda: Net(lambda net, x: (net.lin(x) @ x.T).softmax(1) @ x),
+    "a helper": lambda: Net(lambda _, x: _centred(x)),
+    "the largest": lambda: Net(lambda _, x: x / x.amax(0)),
+    "all pairs": lambda: Net(lambda _, x: x @ x.T),
+    "a subclass": lambda: Net(lambda net, x: net.norm(x.T[None])[0].T, norm=Normalised(WIDTH)),
+    "a forward of the instance": lambda: Net(lambda net, x: net.norm(x), norm=Doubled(WIDTH)),
+    "a loss that is a mean": lambda: Net(lambda _, x: (x, x.square().mean())),
+    "gradients": lambda: Net(lambda _, x: _Detached.apply(x)),  # type: ignore[no-untyped-call]
+}  # fmt: skip
+RIGHT: dict[str, Callable[[], torch.nn.Module]] = {
+    "rows by themselves": lambda: Net(lambda net, x: functional.layer_norm(net.lin(x), (WIDTH,))),
+    "dropout": lambda: Net(lambda _, x: functional.dropout(x, 0.5)),
+    "a norm": lambda: Net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)),
+    "a sum over nodes": lambda: Net(lambda _, x: (x, x.square().sum())),
+    "torch's default type": lambda: Net(lambda _, x: x @ torch.eye(WIDTH)),
+    "several outputs": lambda: Net(lambda _, x: {"rows": x, "parts": [x[:, :2], x.argmax(1)]}),
+}  # fmt: skip
+UNCHECKED: dict[str, Callable[[], torch.nn.Module]] = {
+    "random numbers": lambda: Net(lambda _, x: x + torch.randn_like(x)),
+    "no tensor": lambda: Net(lambda _, x: len(x)),
+    "an error": lambda: Net(lambda _, x: x if len(x) in {20, 30} else x[99]),
+}  # fmt: skip
+
+
+def _outcomes(make: Callable[[], torch.nn.Module], **options: bool) -> list[str]:
+    """Return what the first forward on each part raises; "" if it raises nothing."""
+    model = make()
+
+    def work(part: GraphPart) -> str:
+        distributed = ug.distribute(copy.deepcopy(model), part, **options)
+        try:
+            distributed(part.x.float(), part.edge_index)
+        except SpecError as error:
+            return str(error)
+        return ""
+
+    return on_parts(WHOLE, PARTS, work)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_exact_on_parts_is_refused(name: str) -> None:
+    """On every rank, before it exchanges anything; the model goes through where the check is left out."""
+    for outcome in _outcomes(WRONG[name]):
+        assert "Net is not exact on parts of a graph" in outcome
+    assert _outcomes(WRONG[name], check=False) == [""] * PARTS
+
+
+def test_the_first_module_whose_numbers_differ_is_named() -> None:
+    """And the forward of the model itself, where no module in it differs."""
+    assert "norm (Normalised)" in _outcomes(WRONG["a subclass"])[0]
+    assert "the forward of Net:" in _outcomes(WRONG["F.batch_norm"])[0]
+    assert "the forward of Net, before lin (Linear)" in _outcomes(lambda: Net(lambda net, x: net.lin(_centred(x))))[0]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_exact_goes_through(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It has been checked: nothing is said."""
+    assert _outcomes(RIGHT[name]) == [""] * PARTS
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", UNCHECKED)
+def test_what_cannot_be_checked_goes_on_and_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, by rank 0."""
+    assert _outcomes(UNCHECKED[name]) == [""] * PARTS
+    assert [record.message for record in caplog.records if "is not checked on parts" in record.message]
+
+
+def test_a_check_leaves_no_trace() -> None:
+    """In parameters, buffers, gradients, generators, and in what a hook of the script keeps."""
+
+    def work(part: GraphPart) -> None:
+        model = ug.distribute(Net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)).double(), part)
+        seen: list[Any] = []
+        model.get_submodule("lin").register_forward_hook(lambda *given: seen.append(given))
+        before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+        ug.check(model, part, part.x, part.edge_index)
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert not seen
+
+    on_parts(WHOLE, 1, work)
+
+
+def test_a_function_is_checked_by_itself() -> None:
+    """One that calls `ug.torch` with its argument is exact; one that has the part in a variable cannot be checked."""
+
+    def mean_of_all(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        return x - ug.sum_ranks(x.sum(0), part) / part.num_nodes
+
+    def work(part: GraphPart) -> None:
+        ug.check(mean_of_all, part, part.x, part)
+        with pytest.raises(SpecError, match="_centred is not exact"):
+            ug.check(_centred, part, part.x)
+        with pytest.raises(ug.NotCheckedError):
+            ug.check(lambda x: mean_of_all(x, part), part, part.x)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_on_one_rank_there_is_a_warning() -> None:
+    """The numbers are right there, and will not be on two."""
+
+    def work(part: GraphPart) -> None:
+        model = ug.distribute(WRONG["F.normalize"](), part)
+        with pytest.warns(UserWarning, match="not exact on parts"):
+            model(part.x.float(), part.edge_index)
+        model(part.x.float(), part.edge_index)
+
+    on_parts(WHOLE, 1, work)
+
+
+def test_another_structure_is_checked_too() -> None:
+    """A branch that only evaluation takes, or only a further argument."""
+
+    def work(part: GraphPart) -> None:
+        model = ug.distribute(Net(lambda net, x: x if net.training else _centred(x)), part)
+        rows = part.x.float()
+        model(rows, part.edge_index)
+        with pytest.raises(SpecError, match="not exact"):
+            model.eval()(rows, part.edge_index)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_a_check_is_fast() -> None:
+    """In processor time, since other programs may run."""
+    model = nn.GAT(WIDTH, 64, 3, 7, heads=4, norm="batch", dropout=0.5)
+
+    def work(part: GraphPart) -> float:
+        begin = time.process_time()
+        ug.check(model, part, part.x.float(), part.edge_index)
+        return time.process_time() - begin
+
+    assert min(on_parts(WHOLE, 1, work)[0] for _ in range(3)) < 1
+
+
+def test_dropped_edges_are_not_checked(caplog: pytest.LogCaptureFixture) -> None:
+    """They are drawn by each rank for its own."""
+
+    class Dropping(Net):
+        @override
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+            return super().forward(x, dropout_edge(edge_index, 0.3, training=self.training)[0])
+
+    assert _outcomes(lambda: Dropping(lambda _, x: x)) == [""] * PARTS
+    assert "random numbers" in caplog.text

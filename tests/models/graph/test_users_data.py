@@ -1,0 +1,230 @@
+"""What users of other libraries give, and what a part has of it: types, splits, unknown labels, no features."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loguru import logger
+from torch_geometric import nn
+from torch_geometric.data import Data, HeteroData
+
+import unilaunch_graph as ug
+from threaded_ranks import on_every_rank
+from unilaunch.errors import InputError, SpecError
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.trainable import refuse_untrainable
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.torch.part import GraphPart, make_part
+from unilaunch_graph.torch.ranks import Ranks
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+N, M = 200, 2000
+DRAW = np.random.default_rng(0)
+EDGES = DRAW.integers(0, N, (2, M))
+X, Y = DRAW.random((N, 16)), DRAW.integers(0, 5, N)
+TIMES = np.arange(M) + 1_700_000_000
+SPLIT: dict[str, Any] = {"train": np.arange(60), "valid": np.arange(60, 80), "test": torch.arange(80, 200)}
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What is logged while the test runs."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, format="{message}", level="WARNING")
+    yield lines
+    logger.remove(sink)
+
+
+def _load(folder: Path, framework: str) -> Any:
+    return ug.load(folder, framework=framework, data_dir=folder.parent)
+
+
+def _array(tensor: Any) -> Any:
+    return tensor.numpy() if isinstance(tensor, torch.Tensor) else tensor.asnumpy()
+
+
+def _on_parts(folder: Path, size: int, work: Any) -> list[Any]:
+    """Return what *work* returns for each of *size* parts of a graph; the ranks are threads."""
+    graph = open_dataset(str(folder), None, None, 0, None).load()
+    parts = list(split_parts(graph, order_nodes(graph, np.arange(graph.num_nodes) % size, size)))
+
+    def run(rank: int, collectives: Any) -> Any:
+        return work(make_part(parts[rank], Ranks(rank, size, collectives, torch.device("cpu"))))
+
+    return on_every_rank(size, run)
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_a_part_has_numbers_as_they_were_given(framework: str, tmp_path: Path) -> None:
+    """Integers beyond 2^24 and float64 keep every digit; what a network computes with is of the default float type."""
+    given = {"time": TIMES + 2**40, "exact": TIMES + 0.25, "small": (TIMES % 7).astype(np.int8), "new": TIMES % 2 == 0}
+    nodes = {"ids": np.arange(N) + 2**53, "place": X[:, :2]}
+    folder = ug.from_edges(
+        EDGES, tmp_path / "own", x=X, y=Y, edge_weight=TIMES % 5, edge_attr=TIMES[:, None], edge_type=TIMES % 3,
+        edge_arrays=given, node_arrays=nodes, split=SPLIT,
+    )  # fmt: skip
+
+    part = _load(folder, framework)
+
+    owned, ids = np.asarray(part.owned), _array(part.edge_ids)
+    source, target = _array(part.edge_index)
+    np.testing.assert_array_equal(np.sort(ids), np.arange(M))
+    np.testing.assert_array_equal(np.stack((owned[source], owned[target])), EDGES[:, ids])
+    for found, wanted in (
+        (part.edge_attr, TIMES[ids, None]), (part.edge_type, (TIMES % 3)[ids]),
+        *((part.edge_arrays[name], array[ids]) for name, array in given.items()),
+        *((part.node_arrays[name], array[owned]) for name, array in nodes.items()),
+        (part.x, X[owned].astype(np.float32)), (part.edge_weight, (TIMES % 5)[ids].astype(np.float32)),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(_array(found), wanted)
+        assert _array(found).dtype == wanted.dtype
+
+
+def test_edges_of_several_parts_are_the_users(tmp_path: Path) -> None:
+    """Each edge is in one part, with its own numbers."""
+    folder = ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, edge_attr=TIMES[:, None], split=SPLIT)
+    found = _on_parts(folder, 3, lambda part: (part.edge_ids, part.edge_attr[:, 0], part.owned[part.edge_index[1]]))
+    ids, times, targets = (torch.cat(column).numpy() for column in zip(*found, strict=True))
+    assert sorted(ids) == [*range(M)]
+    np.testing.assert_array_equal(times, TIMES[ids])
+    np.testing.assert_array_equal(targets, EDGES[1, ids])
+
+
+def test_symmetric_sets_have_no_list_of_edges() -> None:
+    """Their edges are made of it."""
+    assert ug.load("sbm", framework="torch").edge_ids is None
+
+
+def test_floats_are_of_the_default_type(tmp_path: Path) -> None:
+    """A network in float64 gets every digit of the features."""
+    folder = ug.from_edges(EDGES, tmp_path / "own", x=X, y=X[:, 0], edge_attr=X[:1].repeat(M, 0), split=(0.5, 0.5, 0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        part = _load(folder, "torch")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {tensor.dtype for tensor in (part.x, part.y, part.edge_attr)} == {torch.float64}
+    np.testing.assert_array_equal(part.x.numpy(), X[part.owned.numpy()])
+    assert (part.num_train, part.num_val, part.num_test) == (N / 2, N / 2, 0)
+
+
+def test_a_graph_without_features_trains_an_embedding(tmp_path: Path) -> None:
+    """On any number of ranks; nodes beyond y have no label. A GCN says what it lacks."""
+    data = Data(edge_index=torch.tensor(EDGES), y=torch.tensor(Y), num_nodes=N + 5)
+    folder = ug.from_pyg(data, tmp_path / "own", split=SPLIT)
+
+    def network() -> Any:  # equal ones; the threads share the generator
+        torch.manual_seed(0)
+        return torch.nn.Embedding(N + 5, 8), nn.SAGEConv(8, 5)
+
+    networks = {place: network() for place in (1, 3, 4, 5)}
+
+    def work(part: GraphPart) -> Any:
+        assert part.x is None
+        assert (part.num_nodes, part.num_features, part.num_train) == (N + 5, 0, 60)
+        rows, conv = networks[part.world_size + part.rank]
+        conv = ug.torch.distribute(conv, part)
+        out = conv(rows(part.owned), part.edge_index)[part.train_mask]
+        losses = torch.nn.functional.cross_entropy(out, part.y[part.train_mask], reduction="sum")
+        loss = ug.torch.mean(losses, part.num_train, part)
+        loss.backward()
+        ug.torch.sum_gradients(rows, part)
+        return loss.item(), rows.weight.grad
+
+    (loss, gradient), *_ = _on_parts(folder, 1, work)
+    for other, another in _on_parts(folder, 3, work):
+        assert other == pytest.approx(loss, abs=1e-6)
+        torch.testing.assert_close(another, gradient)
+    graph = open_dataset(str(folder), None, None, 0, None).load()
+    with pytest.raises(InputError, match=r"own: has no features \(x\)"):
+        refuse_untrainable(GcnSpec(dataset=str(folder)), graph, "cpu")
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
+    """If something says how many nodes there are. A list of layers begins with features, so it is refused."""
+    with pytest.raises(InputError, match=r"has no x, y or num_nodes"):
+        ug.from_edges(EDGES, tmp_path / "none")
+    folder = ug.from_edges(EDGES, tmp_path / "own", num_nodes=N)
+    part = _load(folder, framework)
+    assert part.x is None
+    assert (part.num_nodes, part.num_classes, part.num_train) == (N, 0, 0)
+    for graph in (part, folder):
+        with pytest.raises(SpecError, match=r"predict: the graph has no features \(x\)"):
+            ug.predict([abs], graph, framework=framework, **({} if graph is part else {"data_dir": tmp_path}))
+
+
+def test_a_type_without_features_is_left_out_of_training(tmp_path: Path, logged: list[str]) -> None:
+    """PyG fills its x with NaN, y with -1 and masks with False; other NaN are refused."""
+    data = HeteroData()
+    data["paper"].x, data["paper"].y, data["author"].num_nodes = torch.tensor(X), torch.tensor(Y), 30
+    data["paper"].train_mask = torch.arange(N) < 50
+    data["author", "writes", "paper"].edge_index = torch.tensor(np.stack([EDGES[0] % 30, EDGES[1]]))
+    whole = data.to_homogeneous()
+
+    part = _load(ug.from_pyg(whole, tmp_path / "own"), "torch")
+
+    is_author = part.node_arrays["node_type"] == 1
+    assert int(is_author.sum()) == 30
+    assert not part.x[is_author].any()
+    assert (part.y[is_author] == -1).all()
+    assert part.num_train == int(part.train_mask.sum()) == 50
+    assert not part.train_mask[is_author].any()
+    assert (part.edge_type == 0).all()
+    assert [("30 nodes" in line, "Embedding" in line) for line in logged] == [(True, True)]
+    whole.x[3, 0] = torch.nan
+    with pytest.raises(InputError, match="x of node 3 is nan in column 0"):
+        ug.from_pyg(whole, tmp_path / "other")
+
+
+def test_the_split_beside_the_data_is_taken(tmp_path: Path, logged: list[str]) -> None:
+    """As the OGB gives it; without it one line says that another is drawn, and what to write."""
+    data = Data(x=torch.tensor(X), edge_index=torch.tensor(EDGES), y=torch.tensor(Y)[:, None])
+    masks = {name: np.isin(np.arange(N), np.asarray(nodes)) for name, nodes in SPLIT.items()}
+    folders = [ug.from_pyg(data, tmp_path / "ogb", split=SPLIT), ug.from_pyg(data, tmp_path / "masks", split=masks)]
+    assert logged == []
+    for folder in folders:
+        part = _load(folder, "torch")
+        nodes = [part.owned[mask].sort().values.tolist() for mask in (part.train_mask, part.val_mask, part.test_mask)]
+        assert nodes == [[*range(60)], [*range(60, 80)], [*range(80, 200)]]
+    ug.from_pyg(data, tmp_path / "drawn")
+    assert ["split=dataset.get_idx_split()" in line for line in logged] == [True]
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ({"train": [0], "dev": [1]}, "split has 'dev': expected the names train, valid"),
+        ({"train": [0, N]}, rf"split\['train'\]\[1\] is {N}; allowed are 0 to {N - 1}"),
+        ({"train": [0, 1], "test": [1]}, "node 1 is in more than one of train, val, test"),
+        ({"train": [True, False]}, rf"split\['train'\] is bool of the shape \(2,\): .* a mask \({N},\)"),
+        ({"train": [0.5]}, r"split\['train'\] is float64"),
+        ((0.6, 0.6, 0.2), r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
+        ((0.6, 0.4), "expected three shares of the nodes"),
+        ("random", "expected three shares of the nodes"),
+    ],
+)
+def test_another_split_is_refused(split: Any, words: str, tmp_path: Path) -> None:
+    """By name, and nothing is left; two splits are one too many."""
+    with pytest.raises(InputError, match=words):
+        ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, split=split)
+    with pytest.raises(InputError, match=r"split= and train_mask are given"):
+        ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, split=split, train_mask=Y == 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_nan_is_an_unknown_class(framework: str, tmp_path: Path) -> None:
+    """As in papers100M, where few nodes have a label, in a column of floats."""
+    y = np.where(np.arange(N) % 3 == 0, np.nan, Y).astype(np.float32)
+    data = Data(x=torch.tensor(X), edge_index=torch.tensor(EDGES), y=torch.tensor(y)[:, None])
+    part = _load(ug.from_pyg(data, tmp_path / "own", split=(0.6, 0.2, 0.2)), framework)
+    owned = np.asarray(part.owned)
+    assert part.num_classes == 5
+    np.testing.assert_array_equal(_array(part.y), np.where(owned % 3 == 0, -1, Y[owned]))
+    assert part.num_train + part.num_val + part.num_test == np.isfinite(y).sum()

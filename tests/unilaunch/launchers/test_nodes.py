@@ -1,0 +1,55 @@
+"""What orchestrators say of the nodes, and what the user's own words do to it."""
+
+import pytest
+
+from unilaunch.errors import UnilaunchError
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.options import parse
+from unilaunch.reading import read_task
+
+PET = {
+    "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4", "PET_MASTER_ADDR": "10.0.0.1",
+    "PET_MASTER_PORT": "29400",
+}  # fmt: skip
+SKYPILOT = {"SKYPILOT_NUM_NODES": "3", "SKYPILOT_NODE_RANK": "2", "SKYPILOT_NODE_IPS": "10.0.0.5\n10.0.0.6\n10.0.0.7"}
+SLURM = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_PROCID": "1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("environ", "words", "expected"), [
+    (PET, "", (2, 1, 8, "10.0.0.1", 29400)),
+    (PET, "--nproc-per-node 2 --node-rank 0", (2, 0, 4, "10.0.0.1", 29400)),
+    ({**PET, "PET_NNODES": "1"}, "-n 3", (1, None, 3, None, None)),
+    (PET | {"TORCHELASTIC_RUN_ID": "x"}, "-n 3", (1, None, 3, None, None)),
+    (PET, "-n 4 -H a:4", (1, None, 4, None, None)),
+    (SKYPILOT, "--nproc-per-node 8", (3, 2, 24, "10.0.0.5", None)),
+    ({}, "--nnodes 2 -n 2 --rdzv-endpoint a:29400", (2, None, 2, "a", 29400)),
+    ({}, "--nnodes 2 -n 2 --rdzv-endpoint [fd00::1]", (2, None, 2, "fd00::1", None)),
+    ({}, "-n 2 --rdzv-endpoint localhost:0", (1, None, 2, None, None)),
+    (SLURM, "--nproc-per-node 8", (2, 1, 16, "gpu03", 10007)),
+    (SLURM | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5"}, "-n 2", (2, 1, 2, "gpu03,10.0.0.5", 10007)),
+    (SLURM | {"SLURM_STEP_NUM_TASKS": "4"}, "-n 3", (1, None, 3, None, None)),
+    (SLURM | {"SLURM_STEP_ID": "4294967291"}, "-n 3", (1, None, 3, None, None)),
+    ({"JOB_COMPLETION_INDEX": "1"}, "-n 3", (1, None, 3, None, None)),
+    ({"JOB_COMPLETION_INDEX": "1"}, "--nnodes 2 --nproc-per-node 2 --master-addr a", (2, 1, 4, "a", None)),
+    ({"JOB_COMPLETION_INDEX": "1"}, "--nnodes 2 --node-rank 0 -n 4 --master-addr a", (2, 0, 4, "a", None)),
+], ids=str)  # fmt: skip
+def test_which_node_this_is(environ: dict[str, str], words: str, expected: tuple[object, ...]) -> None:
+    """What is typed wins; hosts, a batch script, or several tasks on a node are no nodes by hand."""
+    given = parse(["launch", *words.split(), "gcn"])
+    for name in ("command", "dry_run", "json", "emit"):
+        given.pop(name)
+    spec = read_task(LaunchSpec, given, environ).spec
+    assert (spec.nnodes, spec.node_rank, spec.nprocs, spec.master_addr, spec.master_port) == expected
+
+
+@pytest.mark.parametrize(("environ", "error"), [
+    ({**PET, "PET_NNODES": "1:4"}, "the environment's nnodes: must be a whole number, not '1:4'"),
+    ({**PET, "PET_NODE_RANK": "one"}, "the environment's node_rank: must be a whole number, not 'one'"),
+], ids=["nodes", "rank"])  # fmt: skip
+def test_a_wrong_number_is_named(environ: dict[str, str], error: str) -> None:
+    """By the field that it would set."""
+    with pytest.raises(UnilaunchError, match=error):
+        read_task(LaunchSpec, {"target": "gcn"}, environ)

@@ -1,0 +1,140 @@
+"""A direct start: one process for each host imports what all ranks need, and forks an agent for each attempt.
+
+`launch` keeps this process until the job ends, so that a restart need not import again. The process is the guard of its
+agents: it has no other work while an agent runs.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unilaunch.agent.agent import Agent
+from unilaunch.agent.alone import live
+from unilaunch.agent.channel import fork_rank
+from unilaunch.agent.guard import wait_for
+from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.processes import (
+    PASSED_ON,
+    adopt_orphans,
+    children,
+    hear_signals_again,
+    pass_signals_on,
+    wake_at_end_of,
+)
+from unilaunch.agent.processors import bind, split_processors
+from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
+from unilaunch.limits import allow_files
+from unilaunch.mpi_programs import refuse_imports
+from unilaunch.rank.status import Status
+
+#: Open files of each rank in its agent, at most.
+_FILES = 16
+#: Bytes of a request that are read at once.
+_PIECE = 1 << 16
+#: Imports what every rank needs, and returns the environment variables that the import has set.
+Preload = Callable[[], Mapping[str, str]]
+#: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
+Work = Callable[[Sequence[str], Status], int]
+
+
+def serve(words: Sequence[str], preload: Preload, work: Work) -> int:
+    """Start the attempts that `launch` requests, and exit when it closes the connection; return only in a rank.
+
+    Args:
+        words: The number of the connection's descriptor, and `UNSHARED` if every rank imports by itself.
+        preload: See `Preload`.
+        work: See `Work`.
+    """
+    adopt_orphans()
+    connection = socket.socket(fileno=int(words[0]))
+    variables: Mapping[str, str] = {}
+    if UNSHARED not in words:
+        with suppress(Exception):  # the ranks meet the same error, and show it
+            variables = preload()
+        if len(list(Path("/proc/self/task").iterdir())) > 1 or children():  # a fork would not copy all of the state
+            _begin_again(connection)
+    own, launch = os.getpid(), os.getppid()
+    wake_at_end_of(launch)
+    while request := _receive(connection):
+        agent = os.fork()
+        if not agent:
+            wake_at_end_of(own)
+            connection.close()
+            return _start_ranks(request, own, variables, work)
+        for descriptor in request["files"]:
+            os.close(descriptor)
+        _answer(connection, pid=agent)
+        _answer(connection, code=wait_for(agent, launch))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    os._exit(0)  # without the interpreter's end, which takes half a second once a framework is imported
+
+
+def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str, str], work: Work) -> int:
+    """Be the agent of one attempt: fork the ranks, supervise them, and exit with the job's exit code."""
+    for number, descriptor in enumerate(request["files"]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    environ, share = request["environ"], Share(**request["share"])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allow_files(_FILES * share.ranks)
+    allowed = os.sched_getaffinity(0)
+    bound = split_processors(share.ranks, allowed) if request["bound"] else [allowed] * share.ranks
+    agent = Agent(environ, parent)
+    replaced = pass_signals_on(agent.note_signal)
+    for local_rank, processors in enumerate(bound):
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        is_first = not share.first + local_rank
+        pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS)
+        if not pid:
+            hear_signals_again(replaced)
+            agent.forget()
+            channel.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            bind(processors)
+            if not is_first:
+                _read_nothing()
+            if share.size > 1 and not request["mpi"]:
+                refuse_imports()
+            os.environ.clear()  # noqa: TID251  (a rank's environment replaces that of the process above)
+            os.environ.update(rank_environment(environ, share, local_rank) | dict(variables))  # noqa: TID251
+            return live(lambda _, status: work(request["words"], status), 0.0, channel.be_rank(own_group=True))
+        agent.add(pid, channel, HiddenOutput(), own_group=True, paced=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # not before: a signal must be noted for this rank too
+    _read_nothing()  # the input is rank 0's
+    os._exit(agent.run())
+
+
+def _begin_again(connection: socket.socket) -> NoReturn:
+    """Start this process again without the imports; requests that were sent already wait in the connection."""
+    os.set_inheritable(connection.fileno(), True)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], UNSHARED])  # noqa: S606  (this process itself)
+
+
+def _receive(connection: socket.socket) -> dict[str, Any]:
+    """Return the next request; empty if `launch` has closed the connection."""
+    text, files = bytearray(), []
+    while not text.endswith(b"\n"):
+        piece, received, _, _ = socket.recv_fds(connection, _PIECE, 3)
+        if not piece:
+            return {}
+        text += piece
+        files += received
+    return {**json.loads(text), "files": files}
+
+
+def _answer(connection: socket.socket, **values: int) -> None:
+    with suppress(OSError):  # `launch` was killed
+        connection.sendall(json.dumps(values).encode() + b"\n")
+
+
+def _read_nothing() -> None:
+    nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
