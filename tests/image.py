@@ -78,7 +78,7 @@ def make_base(root: Path) -> None:
     """Make the base image: Debian's own Python stands for the official image's."""
     line = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}"]
     line += ["--dpkgopt=force-unsafe-io", "bookworm", str(root)]  # as Debian's images have it: no fsync
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=280, stdin=subprocess.DEVNULL)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     next(root.glob("usr/lib/python3.*/EXTERNALLY-MANAGED")).unlink()  # pip may install beside Debian's packages
     shutil.copy(f"/{CERTIFICATES}", root / CERTIFICATES)
@@ -103,7 +103,7 @@ def build(recipe: Path, context: Path, base: Path, folder: Path, arguments: Mapp
             name, _, alias = rest.partition(" AS ")
             assert name == BASE, f"FROM {name}: this test knows {BASE}"
             image = stages[alias] = Image(folder / f"stage-{len(stages)}")
-            subprocess.run(["cp", "-a", "--reflink=auto", base, image.root], check=True, timeout=280)
+            subprocess.run(["cp", "-a", "--reflink=auto", base, image.root], check=True)
         elif word == "ARG":
             name, _, value = rest.partition("=")
             image.environ[name] = arguments.get(name, value)

@@ -80,14 +80,12 @@ def test_hadolint_finds_nothing(tmp_path: Path) -> None:
     bad.write_text(RECIPE.read_text().replace("install --no-cache-dir", "install"))
     hadolint = Path(sys.executable).with_name("hadolint")
     found = [
-        subprocess.run([hadolint, recipe], capture_output=True, text=True, check=False, timeout=60)
-        for recipe in (RECIPE, bad)
+        subprocess.run([hadolint, recipe], capture_output=True, text=True, check=False) for recipe in (RECIPE, bad)
     ]
     assert [done.returncode for done in found] == [0, 1], found[0].stdout + found[0].stderr
     assert "DL3042" in found[1].stdout
 
 
-@pytest.mark.timeout(900)  # it installs half a gigabyte
 def test_its_steps_make_an_image_that_trains() -> None:
     """Each step, in the recipe's order; then the image's command, and two ranks of its user under its own mpirun."""
     if missing := lacking():
@@ -167,7 +165,7 @@ def test_its_ssh_reaches_its_sshd(tmp_path: Path) -> None:
         try:
             ssh = ["ssh", "-F", str(tmp_path / "ssh_config"), "127.0.0.1", "echo", "reached"]
             deadline = time.monotonic() + 60
-            while (done := subprocess.run(ssh, capture_output=True, text=True, check=False, timeout=60)).returncode:
+            while (done := subprocess.run(ssh, capture_output=True, text=True, check=False)).returncode:
                 assert time.monotonic() < deadline, done.stderr
                 assert server.poll() is None, server.stderr and server.stderr.read()
                 time.sleep(0.05)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, Self
 
-from jobs.mpirun import Finished
+from jobs.mpirun import DEADLINE, Finished
 
 #: Where the hosts' addresses begin, by IP version, and how long the networks' prefixes are.
 NETWORKS = {4: "10.78.0.", 6: "fd00:78::"}
@@ -32,7 +32,6 @@ TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount", "nft"
 #: What a person who is logged in has; a rank on another host gets what sshd gives.
 LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
-_START_DEADLINE = 60.0
 _SCRATCH = "/run/scratch"
 _LOSSY = (
     "add chain bridge lossy forward {{ type filter hook forward priority 0; }}; "
@@ -75,7 +74,7 @@ def lacking() -> str:
     if missing := [tool for tool in TOOLS if shutil.which(tool, path=path) is None]:
         return ", ".join(missing)
     line = ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "mount", "-t", "tmpfs", "tmpfs", "/run"]
-    tried = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, env=LOGIN)
+    tried = subprocess.run(line, capture_output=True, text=True, check=False, env=LOGIN)
     return f"leave to unshare namespaces ({tried.stderr.strip()})" if tried.returncode else ""
 
 
@@ -116,7 +115,7 @@ class Space:
     def on_network(self, *line: str) -> None:
         """Run a command of this machine on the network of this space."""
         inside = ["nsenter", f"--target={self.pid}", "--net", "--", *line]
-        subprocess.run(inside, check=True, timeout=60, env=LOGIN, stdin=subprocess.DEVNULL)
+        subprocess.run(inside, check=True, env=LOGIN, stdin=subprocess.DEVNULL)
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of what runs in here, but for what was here from the start."""
@@ -127,7 +126,7 @@ class Space:
         """End everything in here; once it has returned nothing is left. Harmless when repeated."""
         if self._process.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
-        self._process.wait(_START_DEADLINE)
+        self._process.wait(DEADLINE)
         for channel in (self._process.stdin, self._process.stdout):
             self._channel(channel).close()
 
@@ -164,8 +163,8 @@ class Running:
     begin: float
     folder: Path
 
-    def finish(self, deadline: float) -> Finished:
-        """Wait for the end; after *deadline* seconds kill all that runs on any host, and fail.
+    def finish(self, deadline: float = DEADLINE) -> Finished:
+        """Wait for the end; after *deadline* seconds, when it counts as hung, kill all that runs on any host, and fail.
 
         What has been left behind by a command that ended is not killed: `Cluster.processes` shows it.
         """
@@ -251,11 +250,10 @@ class Cluster:
         return Running(self, process, " ".join(map(str, line)), written, time.monotonic(), folder)
 
     def run(
-        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None,
-        deadline: float = 60.0,
-    ) -> Finished:  # fmt: skip
+        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None
+    ) -> Finished:
         """Run a command on a host to its end; see `start` and `Running.finish`."""
-        return self.start(host, line, folder, environ).finish(deadline)
+        return self.start(host, line, folder, environ).finish()
 
     def hostfile(self, slots: Sequence[int], folder: Path) -> Path:
         """Write a hostfile: the hosts' addresses with their *slots*; a host with none is left out."""
@@ -366,7 +364,7 @@ class Cluster:
 
     def _write_files(self) -> None:
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster", "-f", str(self.folder / "key")]
-        subprocess.run(make, check=True, timeout=60, env=LOGIN, stdin=subprocess.DEVNULL)
+        subprocess.run(make, check=True, env=LOGIN, stdin=subprocess.DEVNULL)
         key = (self.folder / "key.pub").read_text()
         for own in self.names:
             known = zip(self.addresses, self.names, strict=True)

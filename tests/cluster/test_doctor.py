@@ -10,12 +10,10 @@ from cluster.conftest import MakeCluster
 from cluster.hosts import Cluster
 from jobs.mpirun import Finished
 
-DEADLINE = 60.0
-
 
 def _visit(cluster: Cluster, folder: Path, *options: str, **environ: str) -> Finished:
     line = [sys.executable, "-m", "unilaunch", "doctor", "--allow-run-as-root", *options]
-    return cluster.run(0, line, folder, environ, deadline=DEADLINE)
+    return cluster.run(0, line, folder, environ)
 
 
 def test_hosts_that_are_ready(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
@@ -85,7 +83,7 @@ def test_a_host_without_the_interpreter_is_named(make_cluster: MakeCluster, tmp_
     (hosts.private(0, bin_) / "python").symlink_to(sys.executable)
     line = [str(bin_ / "python"), "-m", "unilaunch", "doctor", "--allow-run-as-root", "-H", "node0,node1"]
     environ = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
-    job = hosts.run(0, line, tmp_path, environ, deadline=DEADLINE)
+    job = hosts.run(0, line, tmp_path, environ)
     assert job.returncode == 1
     assert f"wrong  node1: no {bin_ / 'python'} there: make the same environment" in job.stdout
 

@@ -14,7 +14,6 @@ from cluster.conftest import EPOCHS, MakeCluster
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY, Finished
 
-DEADLINE = 60.0
 #: The hosts here share this machine's processors, so a rank that waits is in the way of one on "another" host.
 SHARING = ("--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "-x", "PYTHONPATH")
 
@@ -43,7 +42,7 @@ def check_trained(job: Finished, hosts: list[str], curve: list[float]) -> None:
 def test_three_unequal_hosts(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
     """One rank, two and one; nothing runs on afterwards."""
     where: list[str | Path] = ["--hostfile", cluster.hostfile([1, 2, 1], tmp_path)]
-    job = cluster.run(0, start_line(mpirun, where, 4), tmp_path, NUMPY, deadline=DEADLINE)
+    job = cluster.run(0, start_line(mpirun, where, 4), tmp_path, NUMPY)
     check_trained(job, ["node0", "node1", "node1", "node2"], curve)
     assert cluster.left("unilaunch") == []
 
@@ -54,7 +53,7 @@ def test_a_framework_on_two_unequal_hosts(
 ) -> None:  # fmt: skip
     """Two ranks here and one there, on both frameworks; nothing runs on afterwards."""
     where: list[str | Path] = ["--hostfile", cluster.hostfile([2, 1], tmp_path)]
-    job = cluster.run(0, start_line(mpirun, where, 3, backend), tmp_path, deadline=DEADLINE)
+    job = cluster.run(0, start_line(mpirun, where, 3, backend), tmp_path)
     check_trained(job, ["node0", "node0", "node1"], curve)
     assert job.result["backend"] == backend
     assert cluster.left("unilaunch") == []
@@ -65,7 +64,7 @@ def test_hosts_named_on_the_command_line_from_a_head_node(
 ) -> None:
     """Mpirun runs on a host that has no rank."""
     line = start_line(mpirun, ["-H", "node0:2,node1:1"], 3)
-    check_trained(cluster.run(2, line, tmp_path, NUMPY, deadline=DEADLINE), ["node0", "node0", "node1"], curve)
+    check_trained(cluster.run(2, line, tmp_path, NUMPY), ["node0", "node0", "node1"], curve)
 
 
 @pytest.mark.parametrize("second", ["before", "after", "twin"])
@@ -75,7 +74,7 @@ def test_one_of_two_interfaces_leads_nowhere(
     """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge."""
     hosts = shared_cluster(2, second_network=second)
     where: list[str | Path] = ["--hostfile", hosts.hostfile([1, 1], tmp_path)]
-    job = hosts.run(0, start_line(mpirun, where, 2), tmp_path, NUMPY, deadline=DEADLINE)
+    job = hosts.run(0, start_line(mpirun, where, 2), tmp_path, NUMPY)
     check_trained(job, ["node0", "node1"], curve)
 
 
@@ -90,13 +89,13 @@ def test_host_that_is_down_and_comes_back(
     line = start_line(mpirun, ["--prefix", mpirun.parents[1], "--hostfile", hosts], 2)
     cluster.cut(1)
     try:
-        failed = cluster.run(0, line, tmp_path, NUMPY, deadline=20)
+        failed = cluster.run(0, line, tmp_path, NUMPY)
     finally:
         cluster.heal(1)
     assert failed.returncode != 0
     assert cluster.addresses[1] in failed.console
     assert not failed.output.exists()
-    check_trained(cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE), ["node0", "node1"], curve)
+    check_trained(cluster.run(0, line, tmp_path, NUMPY), ["node0", "node1"], curve)
 
 
 def test_folders_that_are_not_shared(
@@ -105,7 +104,7 @@ def test_folders_that_are_not_shared(
     """Each rank logs on its own host, and each host makes the partition for itself; the hosts share no folder."""
     hosts = make_cluster(2, private=[tmp_path])
     line = start_line(mpirun, ["-H", "node0,node1"], 2)
-    hosts.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
+    hosts.run(0, line, tmp_path, NUMPY).check()
     own = [hosts.private(host, tmp_path) / "log_output" for host in range(2)]
     assert [sorted(path.name for path in folder.iterdir()) for folder in own] == [
         [".unilaunch", "checkpoints", "rank.0", "result.json", "spec.json"],

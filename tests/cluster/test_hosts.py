@@ -100,7 +100,7 @@ def test_maker_that_crashes_takes_its_hosts_with_it(make_cluster: MakeCluster, t
     tests = str(Path(__file__).parents[1])
     made = subprocess.run(
         [sys.executable, "-c", MAKER, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, env={"PYTHONPATH": tests, "PATH": os.defpath}, check=False,
+        capture_output=True, text=True, env={"PYTHONPATH": tests, "PATH": os.defpath}, check=False,
     )  # fmt: skip
     assert made.returncode == 9, made.stderr
     _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in made.stdout.split()))

@@ -12,7 +12,6 @@ from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY, Finished
 
 PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
-DEADLINE = 60.0
 RUN = ["-m", "unilaunch", "run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
 SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
 LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
@@ -44,7 +43,7 @@ def test_a_gcn(hosts: Cluster, mpirun: Path, how: str, curve: list[float], tmp_p
     if how == "mpirun":
         options = [*SHARING, "-x", "PYTHONPATH", "-H", "node0:1,node1:1", "-n", "2"]
         line = [str(mpirun), *options, sys.executable, *RUN]
-    _check_trained(hosts.run(0, line, tmp_path, NUMPY, deadline=DEADLINE), "Open MPI", curve)
+    _check_trained(hosts.run(0, line, tmp_path, NUMPY), "Open MPI", curve)
 
 
 @pytest.mark.parametrize("how", ["-H", "--hostfile"])
@@ -55,7 +54,7 @@ def test_hosts_that_are_given_as_addresses(
     file = hosts.hostfile([1, 1], tmp_path)
     where = {"-H": ",".join(f"[{address}]:1" for address in hosts.addresses), "--hostfile": str(file)}[how]
     line = [*LAUNCH, "--mpirun", str(mpirun), how, where, *RUN[3:]]
-    job = hosts.run(0, line, tmp_path, NUMPY, deadline=DEADLINE)
+    job = hosts.run(0, line, tmp_path, NUMPY)
     four = str(mpirun).startswith("/usr")
     if how == "--hostfile" and not four:
         _check_trained(job, "Open MPI", curve)
@@ -74,7 +73,7 @@ def _meet(own: Cluster, mpirun: Path, folder: Path, options: list[str], *, by_to
     else:
         (folder / "script.py").write_text(SAY)
     line = [*LAUNCH, "--mpirun", str(mpirun), *options, "script.py"]
-    own.run(0, line, folder, deadline=DEADLINE).check()
+    own.run(0, line, folder).check()
     files = sorted(folder.glob("log_output/rank.*/stdout"))
     said = [file.read_text().replace("/", " ").split() for file in files]
     if by_torch:  # local L elastic True WEIGHT WEIGHT, which all ranks have alike
@@ -109,7 +108,7 @@ def test_doctor(hosts: Cluster, mpirun: Path, named: str, tmp_path: Path) -> Non
     """It reaches every host, and shows the address at which all reach rank 0."""
     where = ",".join(hosts.names if named == "names" else [f"[{address}]" for address in hosts.addresses])
     line = [sys.executable, "-m", "unilaunch", "doctor", "--allow-run-as-root", "--mpirun", str(mpirun)]
-    job = hosts.run(0, [*line, "-H", where], tmp_path, deadline=DEADLINE)
+    job = hosts.run(0, [*line, "-H", where], tmp_path)
     if named == "addresses" and str(mpirun).startswith("/usr"):
         assert job.returncode == 2
         assert "Open MPI 4 takes no IPv6 address" in job.console
@@ -123,7 +122,7 @@ def test_a_failure_on_another_host_is_told(hosts: Cluster, mpirun: Path, tmp_pat
     """The control connection stands too: the launching host knows which rank failed, and where."""
     (tmp_path / "fail.py").write_text("import os, sys\nif os.environ['RANK'] == '1': sys.exit(9)\n")
     line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "fail.py"]
-    job = hosts.run(0, line, tmp_path, deadline=DEADLINE)
+    job = hosts.run(0, line, tmp_path)
     assert job.returncode == 9
     assert "rank 1 on node1" in job.stderr
 
@@ -143,7 +142,7 @@ def test_ranks_that_meet_over_sockets(hosts: Cluster, launcher: str, curve: list
                        "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[0-1]"}  # fmt: skip
         environ |= NUMPY | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
         jobs.append(hosts.start(host, [*start, *RUN], tmp_path, environ))
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     assert all(job.returncode == 0 for job in ended), [job.console for job in ended]
     _check_trained(ended[0], launcher, curve)
 
@@ -173,6 +172,6 @@ def test_a_host_without_an_ipv4_loopback(make_cluster: MakeCluster, curve: list[
         })
         for rank in range(2)
     ]  # fmt: skip
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     assert all(job.returncode == 0 for job in ended), [job.console for job in ended]
     np.testing.assert_allclose(ended[0].result["loss"], curve, rtol=0, atol=1e-5)

@@ -13,14 +13,13 @@ import yaml
 
 from cluster.conftest import EPOCHS as COMPARED
 from cluster.hosts import Cluster, Running
-from jobs.mpirun import NUMPY, PAUSE, alone
+from jobs.mpirun import DEADLINE, NUMPY, PAUSE, alone
 
 FIELDS = {
     "metadata.annotations['batch.kubernetes.io/job-completion-index']": "{index}",
     "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "0d4e5f",
 }
 EPOCHS = 100
-DEADLINE = 120.0
 
 
 def _emit(folder: Path, shape: list[str]) -> dict[str, Any]:
@@ -81,10 +80,10 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(
         assert time.monotonic() < deadline, pods[0].finish(0.0).console
         time.sleep(0.02)
     os.kill(cluster.first(2, words), signal.SIGTERM)
-    interrupted = [pod.finish(DEADLINE) for pod in pods]
+    interrupted = [pod.finish() for pod in pods]
     ends_as_interruption = job["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
     assert [pod.returncode for pod in interrupted] == ends_as_interruption * 3, interrupted[0].console
-    finished = [pod.finish(DEADLINE).check() for pod in _start(job, cluster, tmp_path)]
+    finished = [pod.finish().check() for pod in _start(job, cluster, tmp_path)]
     assert "resumed after epoch" in finished[0].console
     result = json.loads((tmp_path / "0d4e5f" / "result.json").read_text())
     assert (result["world_size"], result["num_hosts"], len(result["loss"])) == (size, 3, EPOCHS)

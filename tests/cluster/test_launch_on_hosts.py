@@ -15,10 +15,9 @@ import pytest
 
 from cluster.conftest import EPOCHS, MakeCluster
 from cluster.hosts import Cluster
-from jobs.mpirun import NUMPY
+from jobs.mpirun import DEADLINE, NUMPY
 
 PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
-DEADLINE = 60.0
 #: As in test_gcn_on_hosts: the hosts share this machine's processors.
 SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
 LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
@@ -42,7 +41,7 @@ def _call(
     cluster: Cluster, mpirun: Path, folder: Path, environ: Mapping[str, str] | None = None, /, **spec: Any
 ) -> dict[str, Any]:
     line = [sys.executable, "-c", CALL, json.dumps(spec), str(mpirun)]
-    job = cluster.run(0, line, folder, {"PYTHONPATH": str(PROGRAMS), **(environ or {})}, deadline=DEADLINE)
+    job = cluster.run(0, line, folder, {"PYTHONPATH": str(PROGRAMS), **(environ or {})})
     said: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
     return said
 
@@ -53,7 +52,7 @@ def test_a_launch_over_three_unequal_hosts(
     """The interpreter, PATH and PYTHONPATH are there without an -x; every slot has a rank."""
     options = ["--hostfile", str(cluster.hostfile([1, 2, 1], tmp_path)), "--mpirun", str(mpirun)]
     line = [*LAUNCH, *options, "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
-    job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
+    job = cluster.run(0, line, tmp_path, NUMPY).check()
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
     assert "loss" in job.stdout
@@ -70,7 +69,7 @@ def test_every_exported_variable_reaches_every_host(cluster: Cluster, mpirun: Pa
         "import json, os\nopen(os.environ['RANK'] + '.json', 'w').write(json.dumps(dict(os.environ)))\n"
     )
     line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "-x", "COLUMNS", "env.py"]
-    cluster.run(0, line, tmp_path, {**mine, **stay}, deadline=DEADLINE).check()
+    cluster.run(0, line, tmp_path, {**mine, **stay}).check()
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for found in ranks:
         assert {name: found.get(name) for name in mine} == mine
@@ -83,7 +82,7 @@ def test_input_for_another_host_arrives_whole_or_is_refused(cluster: Cluster, mp
     """Open MPI 5 would pass on 4,096 bytes of a long input, lose the others, and end with 0."""
     (tmp_path / "count.py").write_text("import sys\nprint(len(sys.stdin.read().split()), 'lines')\n")
     line = shlex.join([*LAUNCH, "--mpirun", str(mpirun), "-H", "node1:1", "--console", "all", "count.py"])
-    long = cluster.run(0, ["bash", "-c", f"(seq 200000; echo END) | {line}"], tmp_path, deadline=DEADLINE)
+    long = cluster.run(0, ["bash", "-c", f"(seq 200000; echo END) | {line}"], tmp_path)
     if str(mpirun).startswith("/usr"):
         assert "200001 lines" in long.check().stdout
         return
@@ -92,7 +91,7 @@ def test_input_for_another_host_arrives_whole_or_is_refused(cluster: Cluster, mp
     assert (
         "rank 0 is on node1, and Open MPI 5 loses what is above 4096 on the way there: put this host first" in refusal
     )
-    lost = cluster.run(0, ["bash", "-c", f"{line} < {mpirun}"], tmp_path, deadline=DEADLINE)
+    lost = cluster.run(0, ["bash", "-c", f"{line} < {mpirun}"], tmp_path)
     assert lost.returncode == 2
 
 
@@ -104,7 +103,7 @@ def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
     line = [*LAUNCH, "--hostfile", str(hostfile), "--mpirun", str(mpiruns["5.0"]), "--epochs", "1"]
     cluster.cut(2)
     try:
-        job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE)
+        job = cluster.run(0, line, tmp_path, NUMPY)
     finally:
         cluster.heal(2)
     assert (job.returncode, job.stdout) == (2, "")
@@ -134,7 +133,7 @@ def test_a_host_that_is_lost_while_mpirun_logs_in_is_named(
         time.sleep(0.1)
     cluster.cut(2)
     try:
-        ended = [job.finish(DEADLINE) for job in jobs.values()]
+        ended = [job.finish() for job in jobs.values()]
     finally:
         cluster.heal(2)
         cluster.sweep()
@@ -150,7 +149,7 @@ def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, mpirun: Path, t
     options = ["--hostfile", str(cluster.hostfile([1, 1, 1], tmp_path)), "--mpirun", str(mpirun)]
     line = [*LAUNCH, *options, "--epochs", "1", "--data-dir", "data", "--backend", "numpy"]
     with cluster.firewall((1, 2)):
-        job = cluster.run(0, line, tmp_path, environ, deadline=DEADLINE)
+        job = cluster.run(0, line, tmp_path, environ)
     assert job.returncode == 1
     (refusal,) = job.refusals()
     assert refusal.startswith("unilaunch: rank 1 on node1: no TCP connection to node2: let every two hosts connect")
@@ -161,7 +160,7 @@ def test_a_start_at_which_no_rank_begins_has_a_limit(cluster: Cluster, mpirun: P
     (tmp_path / "hello.py").write_text("print('hello')\n")
     line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "--timeout", "5", "hello.py"]
     with cluster.firewall((0, 1), ssh=True):
-        job = cluster.run(0, line, tmp_path, deadline=DEADLINE)
+        job = cluster.run(0, line, tmp_path)
     assert job.returncode == 1
     assert "no rank has begun within 5 s (--timeout)" in job.refusals()[-1]
 
@@ -173,7 +172,7 @@ def test_a_daemon_logs_in_to_a_further_host(cluster: Cluster, mpirun: Path, tmp_
     radix = ["--mca", "routed_radix", "1"]
     if not str(mpirun).startswith("/usr"):
         radix = [f"--mpi-arg={word}" for word in ("--prtemca", *radix[1:])]
-    job = cluster.run(0, [*LAUNCH, *options, *radix, "hello.py"], tmp_path, deadline=DEADLINE).check()
+    job = cluster.run(0, [*LAUNCH, *options, *radix, "hello.py"], tmp_path).check()
     assert job.stdout.count("hello") == 3
 
 
@@ -240,7 +239,7 @@ def _run_for_torchrun(cluster: Cluster, mpirun: Path, folder: Path, script: str,
     """Launch a script of ours on these hosts, and return what each rank has said."""
     shutil.copy(PROGRAMS / script, folder)
     line = [*LAUNCH, "-H", hosts, "--mpirun", str(mpirun), "--console", "all", script, "--", "--lr", "0.01"]
-    cluster.run(0, line, folder, deadline=DEADLINE).check()
+    cluster.run(0, line, folder).check()
     return [path.read_text() for path in sorted(folder.glob("log_output/rank.*/stdout"))]
 
 
@@ -249,7 +248,7 @@ def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: st
     """Uneven and round-robin: the table of --dry-run is what mpirun does, and local and node ranks follow the hosts."""
     nprocs = 3 if map_by.startswith("ppr") else 5
     options = ["--hosts", "node0:2,node1:3,node2:1", "-n", str(nprocs), "--map-by", map_by, "--mpirun", str(mpirun)]
-    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path, deadline=DEADLINE).check()
+    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path).check()
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     mpi = {"map_by": map_by, "bind_to": "none"}
     said = _call(
@@ -289,7 +288,7 @@ def test_oversubscribed_ranks_are_on_every_host(cluster: Cluster, mpirun: Path, 
     """Open MPI 5 by itself would put all of them on the first."""
     hosts = "node0:1,node1:2,node2:1"
     options = ["--hosts", hosts, "-n", str(nprocs), "--oversubscribe", "--mpirun", str(mpirun)]
-    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path, deadline=DEADLINE).check()
+    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path).check()
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     mpi = {"oversubscribe": True, "bind_to": "none"}
     target = "package_of_functions:place"
@@ -306,7 +305,7 @@ def test_a_program_may_initialise_mpi_itself(cluster: Cluster, mpirun: Path, how
     line = [*LAUNCH, *hosts, "--mpirun", str(mpirun)]
     if how == "mpirun":
         line = [str(mpirun), *SHARING, *hosts, sys.executable, "-m", "unilaunch", "run"]
-    cluster.run(0, [*line, str(PROGRAMS / "own_mpi.py")], tmp_path, deadline=DEADLINE).check()
+    cluster.run(0, [*line, str(PROGRAMS / "own_mpi.py")], tmp_path).check()
     said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
     assert said == ["sum 3\n"] * 3
 
@@ -329,12 +328,12 @@ def test_a_second_job_is_refused_on_another_host_of_a_shared_file_system(
     while len(list(tmp_path.glob("began.*"))) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    second = cluster.run(2, [*line, "-H", "node2:1,node1:1", "second.py"], tmp_path, deadline=DEADLINE)
+    second = cluster.run(2, [*line, "-H", "node2:1,node1:1", "second.py"], tmp_path)
     (tmp_path / "end").touch()
-    first.finish(DEADLINE).check()
+    first.finish().check()
     assert second.returncode == 2
     (refusal,) = second.refusals()
     assert re.search(r"--output-dir log_output: run \S+ is writing there \(process \d+ on node[01], since ", refusal)
     said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
     assert said == ["done 0\n", "done 1\n"]
-    cluster.run(2, [*line, "-H", "node2:1,node1:1", "second.py"], tmp_path, deadline=DEADLINE).check()
+    cluster.run(2, [*line, "-H", "node2:1,node1:1", "second.py"], tmp_path).check()

@@ -19,7 +19,6 @@ BIN = Path(sys.executable).parent
 MPI = Path(__file__).parents[2] / ".mpi"
 MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
 RUN = ["run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
-DEADLINE = 90.0
 
 
 @pytest.mark.parametrize(("name", "launcher"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
@@ -33,7 +32,7 @@ def test_hydra_over_unequal_hosts(
     hosts = ["-hosts", "node0:2,node1:1"] if name == "mpich" else ["-machinefile", str(tmp_path / "hosts")]
     (tmp_path / "hosts").write_text("node0:2\nnode1:1\n")
     line = [str(mpiexec), *hosts, "-n", "3", sys.executable, "-m", "unilaunch", *RUN]
-    result = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check().result
+    result = cluster.run(0, line, tmp_path, NUMPY).check().result
     assert (result["world_size"], result["num_hosts"], result["launcher"]) == (3, 2, launcher)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
@@ -45,7 +44,7 @@ def test_torchrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: P
         cluster.start(host, [*common, "--node-rank", str(host), "-m", "unilaunch", *RUN], tmp_path, NUMPY)
         for host in range(2)
     ]
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     result = ended[0].check().result
     assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 2, "torchrun")
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
@@ -61,7 +60,7 @@ def test_msrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: Path
     for host in range(2):
         own = ["--node_rank", str(host), "--log_dir", f"msrun.{host}"]
         jobs.append(cluster.start(host, [*common, *own, str(MAIN), *RUN], tmp_path, environ))
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     result = ended[0].check().result
     assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 2, "msrun")
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
@@ -77,10 +76,10 @@ def test_launch_with_hydra_over_unequal_hosts(
         pytest.skip(f"no {mpiexec}: see .ci/run")
     hosts = ["-H", "node1:1,node0:2,node2:1", "--mpirun", str(mpiexec)]
     line = [sys.executable, "-m", "unilaunch", "launch", *hosts, "--console", "all", *RUN[1:]]
-    job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
+    job = cluster.run(0, line, tmp_path, NUMPY).check()
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
-    shown = cluster.run(0, [*line, "--dry-run", "--json"], tmp_path, NUMPY, deadline=DEADLINE).check()
+    shown = cluster.run(0, [*line, "--dry-run", "--json"], tmp_path, NUMPY).check()
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     logs = [(job.output / f"rank.{rank}" / "events.jsonl").read_text() for rank in range(4)]
     assert planned == [json.loads(log.splitlines()[2])["host"] for log in logs]
@@ -100,7 +99,7 @@ def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(cluster: Clu
     line = [str(mpirun), "--hostfile", str(hosts), "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
     hints: list[str] = []
     for _ in range(10):  # on a busy machine mpirun can end rank 0 while its Python still starts: then nobody can say it
-        job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root}, deadline=DEADLINE)
+        job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root})
         assert job.returncode
         if hints := [said for said in job.refusals() if "the ranks of other hosts did not come" in said]:
             break

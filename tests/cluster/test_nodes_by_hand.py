@@ -16,7 +16,6 @@ from jobs.mpirun import NUMPY
 
 BIN = Path(sys.executable).parent
 SECRET = {"UNILAUNCH_SECRET": "3f0a8d6e71b24c55"}
-DEADLINE = 90.0
 
 
 def _line(node: int, cluster: Cluster, words: Sequence[str]) -> list[str]:
@@ -40,7 +39,7 @@ def test_a_training_has_the_curve_of_one_process(cluster: Cluster, curve: list[f
     """Over sockets between the hosts."""
     words = ["gcn", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
     jobs = _start(cluster, words, tmp_path, {**NUMPY, **SECRET})
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     result = ended[0].check().result
     assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 2, "unilaunch launch")
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
@@ -56,7 +55,7 @@ def test_who_the_ranks_are(cluster: Cluster, tmp_path: Path) -> None:
     )
     environ = {**SECRET, "MASTER_ADDR": cluster.addresses[0], "MASTER_PORT": "29477"}
     for job in _start(cluster, ["who.py"], tmp_path, environ):
-        job.finish(DEADLINE).check()
+        job.finish().check()
     logs = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
     assert [log[:5] for log in logs] == [
         [str(rank), "4", str(rank % 2), "2", str(rank // 2)] for rank in range(4)
@@ -70,7 +69,7 @@ def test_nodes_may_be_numbered_as_they_come(cluster: Cluster, tmp_path: Path) ->
     meeting = ["--rdzv-backend", "c10d", "--rdzv-id", "7", "--rdzv-endpoint", f"{cluster.addresses[0]}:29488"]
     line = [sys.executable, "-m", "unilaunch", "launch", "--nnodes", "2", "--nproc-per-node", "2", *meeting, "who.py"]
     for job in [cluster.start(node, line, tmp_path, SECRET) for node in (1, 0)]:
-        job.finish(DEADLINE).check()
+        job.finish().check()
     logs = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
     assert logs == [["0", "0"], ["1", "0"], ["2", "1"], ["3", "1"]]
 
@@ -82,14 +81,14 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
     killed = cluster.start(0, _line(0, cluster, ["who.py"]), tmp_path, environ)
     _until(left)
     os.kill(cluster.first(0, "unilaunch launch"), signal.SIGKILL)
-    killed.finish(DEADLINE)
+    killed.finish()
     (stale,) = left.parent.glob(left.name)
     assert stale.stat().st_mode & 0o777 == 0o600
     other = cluster.start(1, _line(1, cluster, ["who.py"]), tmp_path, environ)
     time.sleep(1.0)
     first = cluster.start(0, _line(0, cluster, ["who.py"]), tmp_path, environ)
     for job in (first, other):
-        job.finish(DEADLINE).check()
+        job.finish().check()
     logs = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
     assert logs == [[str(rank), "None"] for rank in range(4)]
     assert not stale.exists()
@@ -103,11 +102,11 @@ def test_a_failure_on_the_other_node_ends_both_and_starts_again(cluster: Cluster
         "time.sleep(60 * (count == 0))\nprint('attempt', count)\n"
     )
     jobs = _start(cluster, ["fail.py"], tmp_path, SECRET)
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     assert [job.returncode for job in ended] == [7, 7]
     assert "rank 3 on node1 (cpu) failed: SystemExit: 7" in ended[0].stderr
     jobs = _start(cluster, ["--max-restarts", "1", "--console", "all", "fail.py"], tmp_path, SECRET)
-    again = [job.finish(DEADLINE).check() for job in jobs]
+    again = [job.finish().check() for job in jobs]
     assert [job.stdout for job in again] == ["attempt 1\n" * 2] * 2  # each node shows its own ranks
 
 
@@ -122,7 +121,7 @@ def test_a_stop_on_either_node_is_patient(node: int, cluster: Cluster, tmp_path:
     jobs = _start(cluster, ["save.py"], tmp_path, SECRET)
     _until(tmp_path / "ready.*", 4)
     os.kill(cluster.first(node, "unilaunch launch"), signal.SIGTERM)
-    assert [job.finish(DEADLINE).returncode for job in jobs] == [143, 143]
+    assert [job.finish().returncode for job in jobs] == [143, 143]
     assert len(list(tmp_path.glob("saved.*"))) == 4
 
 
@@ -136,7 +135,7 @@ def test_a_node_that_is_killed_leaves_nothing(node: int, cluster: Cluster, tmp_p
     jobs = _start(cluster, ["sleep.py"], tmp_path, SECRET)
     _until(tmp_path / "ready.*", 4)
     os.kill(cluster.first(node, "unilaunch launch"), signal.SIGKILL)
-    assert 0 not in [job.finish(DEADLINE).returncode for job in jobs]
+    assert 0 not in [job.finish().returncode for job in jobs]
     deadline = time.monotonic() + 10
     while left := [*cluster.left("sleep 9471"), *cluster.left("unilaunch agent")]:
         assert time.monotonic() < deadline, left
@@ -160,7 +159,7 @@ def test_a_node_that_does_not_belong_is_named(
     jobs = [cluster.start(0, _line(0, cluster, ["--timeout", "3", "train.py"]), tmp_path, SECRET)]
     if second:
         jobs += [cluster.start(1, _line(1, cluster, ["--timeout", "3", second]), tmp_path, variables)]
-    ended = [job.finish(DEADLINE) for job in jobs]
+    ended = [job.finish() for job in jobs]
     assert 0 not in [job.returncode for job in ended]
     assert expected in ended[where].stderr
     assert not (tmp_path / "started").exists()

@@ -33,6 +33,6 @@ def test_curves_weights_and_scores_are_those_of_pyg_in_one_process(
         sys.executable,
     ]
     line = [*start, PROGRAMS["torch_layers"], file, tmp_path, tmp_path / "out.npz", str(EPOCHS), *LAYERS]
-    cluster.run(0, line, tmp_path, deadline=100.0).check()
+    cluster.run(0, line, tmp_path).check()
     for kind, apart in difference(tmp_path / "out.npz", expected, LAYERS).items():
         assert apart <= 1e-10, kind

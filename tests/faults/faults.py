@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from cluster.hosts import Cluster
-from jobs.mpirun import NUMPY_BACKEND, PAUSE, SHARED, Finished
+from jobs.mpirun import DEADLINE, NUMPY_BACKEND, PAUSE, SHARED, Finished
 from unilaunch.errors import REQUEUE
 from unilaunch.launchers.openmpi_mpirun import keepalive
 
@@ -29,8 +29,6 @@ HOST_TIMEOUT = 4
 #: The option of a job whose fault shows only as a stall: longer than three ranks take that import a framework, each for
 #: itself, on two cores beside other tests.
 STALL = {"torch": 20.0, "mindspore": 30.0, "numpy": 4.0}
-#: Seconds after which a job that does not end is killed: three ranks may take 30 to import, and 30 to count as stalled.
-DEADLINE = 120.0
 #: What the jobs inherit. Each epoch of numpy sleeps, so that ranks that train leave the processors to jobs that start.
 INHERITED = {**SHARED, PAUSE: "0.05"}
 
@@ -293,13 +291,13 @@ def _on_hosts(
         (cluster.cut if cell.fault == "link cut" else cluster.power_off)(victim)
         _known_from_now_on(folder)
     _strike(cell, folder, running.process, 0)
-    job = running.finish(DEADLINE)
+    job = running.finish()
     for node, other in enumerate(others, 1):
         if cell.fault == "power off" and node == victim:
             other.process.kill()
             other.process.wait()
         else:
-            other.finish(DEADLINE)
+            other.finish()
 
     def left() -> dict[int, str]:
         hosts = [host for host in range(3) if not (cell.fault == "power off" and host == victim)]
@@ -341,7 +339,7 @@ def _child(process: int) -> int:
 
 
 def _await(file: Path, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + DEADLINE / 2
+    deadline = time.monotonic() + DEADLINE
     while not file.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
 

@@ -35,7 +35,7 @@ def _find(version: str) -> Launcher:
 
 
 def _version(path: Path) -> str:
-    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60).stdout
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 @pytest.fixture(params=["torch", "mindspore"])

@@ -101,4 +101,4 @@ def submit(options: list[str], folder: Path, slurm: Mapping[str, str], sbatch: S
 
 def ask(line: list[str], folder: Path, slurm: Mapping[str, str]) -> str:
     """Run a program of Slurm's, and return what it says."""
-    return finish(line, folder, dict(slurm), 60).check().stdout
+    return finish(line, folder, dict(slurm)).check().stdout

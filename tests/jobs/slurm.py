@@ -118,7 +118,7 @@ def _idle(environ: Mapping[str, str]) -> int:
 
 def _ask(line: list[str], environ: Mapping[str, str]) -> str:
     whole = {**os.environ, **environ}  # noqa: TID251
-    return subprocess.run(line, env=whole, capture_output=True, text=True, check=False, timeout=60).stdout
+    return subprocess.run(line, env=whole, capture_output=True, text=True, check=False).stdout
 
 
 def _await(condition: object) -> None:

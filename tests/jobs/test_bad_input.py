@@ -179,7 +179,7 @@ def test_refused_partition(
 @pytest.mark.timed
 def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) -> None:
     """16 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
-    job = launcher.unilaunch(16, ["run", "--epochs", "none"], tmp_path, deadline=60)
+    job = launcher.unilaunch(16, ["run", "--epochs", "none"], tmp_path)
     _refused(job, "--epochs")
 
 
@@ -214,7 +214,7 @@ def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_pa
         "    optimizer.Adam.step = lambda self, gradient: 1 / 0 if fails() else step(self, gradient)\n"
     )
     arguments = ["run", "--data-dir", "data", "--backend", backend]
-    job = launcher.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": str(tmp_path)}, deadline=60)
+    job = launcher.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     assert job.returncode == 1
     assert "ZeroDivisionError" in (job.output / "rank.1" / "stderr").read_text()
     assert "ZeroDivisionError" in (job.output / "rank.1" / "failure.json").read_text()
@@ -226,7 +226,7 @@ def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_pa
 def test_ranks_without_mpi4py_say_what_to_install(openmpi5: Launcher, tmp_path: Path) -> None:
     """They cannot agree on anything, not even on who speaks: each says it, and none runs alone."""
     without = "import sys; sys.modules['mpi4py'] = None; from unilaunch.cli import main; main()"
-    job = openmpi5.run(2, ["-c", without, "run"], tmp_path, deadline=60)
+    job = openmpi5.run(2, ["-c", without, "run"], tmp_path)
     assert job.returncode == 2
     assert job.refusals()
     assert all("pip install mpi4py" in line for line in job.refusals())

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.mpirun import BACKEND, DEADLINE, NUMPY, NUMPY_BACKEND, UNPRIVILEGED, Finished, Launcher, alone, finish
+from jobs.mpirun import BACKEND, NUMPY, NUMPY_BACKEND, UNPRIVILEGED, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 pytestmark = pytest.mark.usefixtures("by_numpy")
@@ -209,7 +209,7 @@ def test_checkpoints_that_cannot_be_read_stop_the_job(
 
 def _without_privilege(launcher: Launcher, arguments: list[str], folder: Path) -> Finished:
     line = [*UNPRIVILEGED, str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
-    return finish([*line, "-m", "unilaunch", *arguments], folder, None, DEADLINE)
+    return finish([*line, "-m", "unilaunch", *arguments], folder, None)
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

@@ -42,7 +42,7 @@ def test_the_line_of_a_dry_run_can_be_typed_and_holds_no_secret(tmp_path: Path) 
     (tmp_path / "job.toml").write_text('target = "train.py"\nnprocs = 2\nconsole = "all"\n[env]\nAPI_KEY = "hidden"\n')
     line = _launch("--config job.toml --dry-run", tmp_path).check().stdout.splitlines()[0]
     assert "hidden" not in line
-    job = finish(["sh", "-c", line], tmp_path, {"API_KEY": "exported"}, 60).check()
+    job = finish(["sh", "-c", line], tmp_path, {"API_KEY": "exported"}).check()
     assert sorted(job.stdout.splitlines()) == ["0 exported", "1 exported"]
 
 
@@ -50,7 +50,7 @@ def test_the_input_reaches_rank_0_whole_and_ends(tmp_path: Path) -> None:
     """Other ranks read an empty one."""
     (tmp_path / "cat.py").write_text("import sys\nprint(len(sys.stdin.read().splitlines()))\n")
     line = f"(seq 200000; echo END) | {sys.executable} -m unilaunch launch -n 2 --console all cat.py"
-    job = finish(["sh", "-c", line], tmp_path, None, 60).check()
+    job = finish(["sh", "-c", line], tmp_path, None).check()
     assert sorted(job.stdout.split()) == ["0", "200001"]
 
 

@@ -71,4 +71,4 @@ def test_what_readers_are_told_to_type_runs(command: str, folder: Path) -> None:
         environ |= {"UNILAUNCH_EPOCHS": "5"}
     if "--use_gdc" in command:
         environ |= {"UNILAUNCH_GDC_TOP_K": "16"}  # Mt-KaHyPar takes 12 s for the edges of the default
-    finish(["sh", "-c", shlex.join(shlex.split(command))], folder, environ, 100).check()
+    finish(["sh", "-c", shlex.join(shlex.split(command))], folder, environ).check()

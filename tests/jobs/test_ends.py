@@ -16,7 +16,7 @@ STATE = "import gc{}; print(gc.isenabled(), gc.get_threshold(), gc.get_freeze_co
 
 def _start(launcher: Launcher, start: str, words: list[str], folder: Path) -> Finished:
     if start == "mpirun":
-        return launcher.unilaunch(2, ["run", *words], folder, deadline=120)
+        return launcher.unilaunch(2, ["run", *words], folder)
     options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     return alone(["-m", "unilaunch", *(["launch", *options] if start == "launch" else ["run"]), *words], folder)
 

@@ -23,7 +23,7 @@ def _job(
 ) -> Finished:
     (folder / "script.py").write_text("import os, sys, time\nrank = int(os.environ['RANK'])\n" + script)
     if how == "mpirun":
-        return launcher.unilaunch(3, ["run", *options, "script.py"], folder, variables=variables, deadline=60)
+        return launcher.unilaunch(3, ["run", *options, "script.py"], folder, variables=variables)
     words = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3"]
     return alone(["-m", "unilaunch", "launch", *words, *options, "script.py"], folder, variables)
 

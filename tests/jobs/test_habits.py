@@ -235,7 +235,7 @@ def test_habits_start_jobs(openmpi5: Launcher, tmp_path: Path) -> None:
     line = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(openmpi5.path)]
     habit = "--standalone --nproc_per_node=2 --tee=3 -mca opal_cuda_support 1 train.py --lr 0.1"
     root = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_OVERSUBSCRIBE": "1"}
-    done = finish([*line, *habit.split()], tmp_path, root, 60).check()
+    done = finish([*line, *habit.split()], tmp_path, root).check()
     for rank in range(2):
         assert f"rank {rank} of 2 Namespace(lr=0.1)" in done.stdout
     (said,) = done.refusals()
@@ -246,7 +246,7 @@ def test_an_option_behind_the_script_is_named_when_the_script_refuses_it(openmpi
     """The script's own parser speaks first."""
     line = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(openmpi5.path), "-n", "1"]
     root = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
-    done = finish([*line, "train.py", "--host_timeout", "9", "-np", "4", "--lr", "1"], tmp_path, root, 60)
+    done = finish([*line, "train.py", "--host_timeout", "9", "-np", "4", "--lr", "1"], tmp_path, root)
     assert done.returncode == 2
     assert "train.py: error: unrecognized arguments: --host_timeout 9" in done.stderr
     assert done.refusals()[-1] == ("unilaunch: --host_timeout, -np are options of unilaunch: type them before train.py")

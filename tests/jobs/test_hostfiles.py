@@ -36,10 +36,10 @@ def test_each_hostfile_is_read(hostfile: Path) -> None:
 def test_hostfile_is_read_by_mpirun(launcher: Launcher, name: str, tmp_path: Path) -> None:
     """Mpirun counts the slots that the file gives."""
     hostfile = HOSTFILES[0].with_name(name)
-    version = subprocess.run([launcher.path, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    version = subprocess.run([launcher.path, "--version"], capture_output=True, text=True, check=True)
     show = ["--display-allocation"] if "4.1" in version.stdout else ["--display", "allocation"]
     line = [str(launcher.path), "--allow-run-as-root", "--hostfile", str(hostfile), *show, "--do-not-launch"]
-    shown = finish([*line, "-n", "1", "hostname"], tmp_path, None, 60).console
+    shown = finish([*line, "-n", "1", "hostname"], tmp_path, None).console
     hosts = [text.split() for text in shown.splitlines() if "slots=" in text]
     if hosts:
         slots = {words[0]: int(words[1].removeprefix("slots=")) for words in hosts}
@@ -73,5 +73,5 @@ def test_a_rankfile_gives_a_rank_the_cores_of_its_threads(launcher: Launcher, tm
     (tmp_path / "FILE").write_text(text)
     words = text.splitlines()[1 if launcher.version < "5" else 2].removeprefix("# mpirun ").split()
     program = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
-    job = finish([str(launcher.path), "--allow-run-as-root", *words, *program], tmp_path, None, 60)
+    job = finish([str(launcher.path), "--allow-run-as-root", *words, *program], tmp_path, None)
     assert int(job.check().stdout) >= 2

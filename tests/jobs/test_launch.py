@@ -40,7 +40,7 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
     arguments = ["-n", "3", "--epochs", "4", "--data-dir", "data"]
     shown = _launch(launcher, [*arguments, "--dry-run"], tmp_path).check()
     assert not (tmp_path / "log_output").exists()
-    by_hand = finish(["sh", "-c", shown.stdout.splitlines()[0]], tmp_path, None, 60).check().result
+    by_hand = finish(["sh", "-c", shown.stdout.splitlines()[0]], tmp_path, None).check().result
     launched = _launch(launcher, arguments, tmp_path).check()
     assert launched.result["loss"] == by_hand["loss"]
     assert launched.result["world_size"] == 3
@@ -63,7 +63,7 @@ def test_a_rank_does_not_wait_for_an_input_that_is_empty(launcher: Launcher, red
     """As in a job of Slurm's, cron's or ssh's: input() ends at once, as in plain Python."""
     (tmp_path / "ask.py").write_text("import sys\nprint('read', repr(sys.stdin.read()))\n")
     words = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, "-n", "2", "ask.py"]
-    job = finish(["sh", "-c", f'exec "$@" {redirection}', "sh", *words], tmp_path, None, 30).check()
+    job = finish(["sh", "-c", f'exec "$@" {redirection}', "sh", *words], tmp_path, None).check()
     assert job.stdout == "read ''\n"
 
 
@@ -152,7 +152,7 @@ def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
 def _of_12(launcher: Launcher, limits: str, folder: Path) -> Finished:
     (folder / "say.py").write_text("import os; open(f\"up.{os.environ['RANK']}\", 'w').close()\n")
     words = ["launch", "-n", "12", "--mpirun", str(launcher.path), *OPTIONS, "say.py"]
-    return finish(["prlimit", f"--nofile={limits}", sys.executable, "-m", "unilaunch", *words], folder, None, 60)
+    return finish(["prlimit", f"--nofile={limits}", sys.executable, "-m", "unilaunch", *words], folder, None)
 
 
 def test_many_ranks_with_few_open_files(launcher: Launcher, tmp_path: Path) -> None:

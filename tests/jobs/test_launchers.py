@@ -53,7 +53,7 @@ def test_the_same_training_under_each_launcher(
     line, name = LAUNCHERS[launcher]
     if not Path(line[0]).exists():
         pytest.skip(f"no {line[0]}: see .ci/run")
-    result = finish([*line, *RUN, "--backend", backend], tmp_path, None, 120).check().result
+    result = finish([*line, *RUN, "--backend", backend], tmp_path, None).check().result
     assert (result["world_size"], result["launcher"], result["backend"]) == (2, name, backend)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
@@ -64,7 +64,7 @@ def test_a_script_for_torchrun_under_other_launchers(launcher: str, tmp_path: Pa
     line, _ = LAUNCHERS[launcher]
     if not Path(line[0]).exists():
         pytest.skip(f"no {line[0]}: see .ci/run")
-    finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, None, 120).check()
+    finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, None).check()
     said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
     assert [text.partition(" elastic")[0] for text in said] == ["0/2 local 0", "1/2 local 1"]
     assert all(" elastic True 4.985000 4.985000 " in text for text in said)
@@ -98,7 +98,7 @@ def test_explain_names_the_launcher(launcher: str, tmp_path: Path) -> None:
         line, name = LAUNCHERS[launcher]
         if not Path(line[0]).exists():
             pytest.skip(f"no {line[0]}: see .ci/run")
-        job = finish([*line, "explain"], tmp_path, None, 60)
+        job = finish([*line, "explain"], tmp_path, None)
     assert f"launcher: {name}" in job.stdout
     assert all(f"{name} would find" in job.stdout for name in ("torch", "mindspore") if find_spec(name))
 
@@ -110,9 +110,9 @@ def test_torchruns_variables_in_the_shell_do_not_count_under_mpirun(tmp_path: Pa
         "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "old", "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
     line = [str(BIN / "mpirun"), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "unilaunch"]
-    job = finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, left, 60).check()
+    job = finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, left).check()
     assert "0/2 local 0 elastic True 4.985000" in (job.output / "rank.0" / "stdout").read_text()
-    shown = finish([*line, "explain"], tmp_path, left, 60).check().stdout
+    shown = finish([*line, "explain"], tmp_path, left).check().stdout
     assert "rank 0 of 2" in shown
     assert "ignored  torchrun: rank 0 of 8" in shown
     assert "openmpi is the nearest of this process's ancestors" in shown

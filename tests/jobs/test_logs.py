@@ -33,7 +33,7 @@ def test_our_folder(openmpi5: Launcher, tmp_path: Path) -> None:
     head, said = SCRIPT.split("print(", 1)
     script = f"{head}{meet}meet('begun')\nprint({said}meet('said')\nif rank == 2: sys.exit(5)\ntime.sleep(30)\n"
     (tmp_path / "script.py").write_text(script)
-    openmpi5.unilaunch(4, ["run", "script.py"], tmp_path, deadline=60)
+    openmpi5.unilaunch(4, ["run", "script.py"], tmp_path)
     lines = _logs(tmp_path)
     assert lines[0].startswith("unilaunch: rank 2 on ")
     assert "SystemExit: 5" in lines[0]
@@ -89,7 +89,7 @@ def test_a_reader_who_has_enough(tmp_path: Path) -> None:
     (tmp_path / "log_output" / "rank.0").mkdir(parents=True)
     (tmp_path / "log_output" / "rank.0" / "stdout").write_text("x\n" * 200_000)
     line = f"{sys.executable} -m unilaunch logs --no-fold | head -n 2"
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (len(done.stdout.splitlines()), done.stderr) == (2, "")
 
 
@@ -101,7 +101,7 @@ def test_a_disk_without_room_is_one_line(command: str, tmp_path: Path) -> None:
     (tmp_path / folder / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "host": "node0"}\n')
     (tmp_path / folder / "rank.0" / "stdout").write_text("x\n" * 9_000)
     line = f"{sys.executable} -m unilaunch {command} out* > /dev/full"
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "unilaunch: the output cannot be written: No space left on device\n")
     shown = alone(["-m", "unilaunch", "report", folder], tmp_path).check()
     assert shown.stdout == "out?/report.html\n"
@@ -124,7 +124,7 @@ def test_a_folder_that_may_not_be_read_is_one_line(words: str, closed: str, tmp_
     (tmp_path / closed).chmod(0)
     line = [*UNPRIVILEGED, sys.executable, "-m", "unilaunch", *words.split()]
     try:
-        job = finish(line, tmp_path, {}, 60)
+        job = finish(line, tmp_path, {})
     finally:
         (tmp_path / closed).chmod(0o700)
     assert job.returncode == 2

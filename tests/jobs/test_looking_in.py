@@ -57,7 +57,7 @@ def _await(look: Callable[[], Any], seconds: float = 100.0) -> Any:
 
 
 def _ask(folder: Path, *words: str) -> tuple[int, str]:
-    done = finish([sys.executable, "-m", "unilaunch", *words], folder, None, 60)
+    done = finish([sys.executable, "-m", "unilaunch", *words], folder, None)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -17,7 +17,7 @@ from jobs.mpirun import Finished, Launcher, finish
 from jobs.ports import free_ports
 
 MLFLOW = Path(__file__).parents[2] / ".mlflow" / "bin" / "python"
-pytestmark = [pytest.mark.usefixtures("by_numpy"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("by_numpy")]
 one_server = pytest.mark.xdist_group("MLflow")
 
 
@@ -54,7 +54,7 @@ def _ask(server: str, method: str, fields: dict[str, Any] | None = None) -> dict
 def _launch(launcher: Launcher, url: str, folder: Path, *more: str, experiment: str = "") -> Finished:
     options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--data-dir", "data"]
     line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "--mlflow", url, *more]
-    return finish(line, folder, {"MLFLOW_EXPERIMENT_NAME": experiment}, 120)
+    return finish(line, folder, {"MLFLOW_EXPERIMENT_NAME": experiment})
 
 
 @one_server

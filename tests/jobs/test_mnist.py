@@ -11,7 +11,7 @@ import pytest
 from jobs.idx import first_images
 from jobs.mpirun import Launcher
 
-pytestmark = [pytest.mark.xdist_group("MNIST"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.xdist_group("MNIST")
 
 FILES = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
 #: Two epochs on two ranks of 512 images, or on one of 1,024.
@@ -38,7 +38,7 @@ def few(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _train(launcher: Launcher, ranks: int, folder: Path, arguments: list[str], **more: Any) -> Result:
     folder.mkdir(exist_ok=True)
-    return launcher.unilaunch(ranks, ["run", "mnist", *arguments], folder, deadline=300, **more).check().result
+    return launcher.unilaunch(ranks, ["run", "mnist", *arguments], folder, **more).check().result
 
 
 @pytest.fixture(scope="module")

@@ -64,8 +64,8 @@ def test_launch_starts_with_its_launcher(variables: dict[str, str], tmp_path: Pa
 def test_a_bare_start_by_its_launcher(variables: dict[str, str], tmp_path: Path) -> None:
     """Ranks find each other, and explain names the launcher."""
     line = [str(tmp_path / "site" / "mympirun"), "-n", "2", sys.executable, "-m", "unilaunch"]
-    _check_result(finish([*line, "run", *RUN], tmp_path, variables, 60))
-    assert "rank 1 of 2, local rank 1 of 2" in finish([*line, "explain"], tmp_path, variables, 60).check().stdout
+    _check_result(finish([*line, "run", *RUN], tmp_path, variables))
+    assert "rank 1 of 2, local rank 1 of 2" in finish([*line, "explain"], tmp_path, variables).check().stdout
 
 
 def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:

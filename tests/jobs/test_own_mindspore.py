@@ -80,7 +80,7 @@ def _start(start: str, program: list[str], folder: Path) -> None:
         assert f"{SECTION} has run\n" in alone(program, folder, VARIABLES).check().stdout
     elif start == "torchrun":
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STARTS[start]}"]
-        finish([*torchrun, *program], folder, None, 120).check()
+        finish([*torchrun, *program], folder, None).check()
     elif start == "launch":
         own = ["--mpirun", str(_find("5.0").path), "--allow-run-as-root", "--oversubscribe", "-n", str(STARTS[start])]
         script, *words = program

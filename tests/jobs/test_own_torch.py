@@ -78,14 +78,14 @@ def test_under_launch(cora: Path, expected: Arrays, tmp_path: Path) -> None:
     """`unilaunch launch -n 3 train.py`, over sockets; with accumulated gradients too."""
     cases = (*KINDS, "gat+accumulated")
     line = [str(BIN / "unilaunch"), "launch", "-n", "3", "--launcher", "direct", *_line(cora, cases)]
-    finish(line, tmp_path, None, 120).check()
+    finish(line, tmp_path, None).check()
     _check(tmp_path, cases, expected)
 
 
 def test_under_torchrun(cora: Path, expected: Arrays, tmp_path: Path) -> None:
     """Over sockets; DistributedDataParallel averages, so the loss is multiplied by the number of ranks."""
     cases = ("sage", "sage+ddp")
-    finish([str(BIN / "torchrun"), "--nproc-per-node", "2", *_line(cora, cases)], tmp_path, None, 120).check()
+    finish([str(BIN / "torchrun"), "--nproc-per-node", "2", *_line(cora, cases)], tmp_path, None).check()
     _check(tmp_path, cases, expected)
 
 

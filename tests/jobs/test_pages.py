@@ -92,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / script).write_text("import sys\nprint(sys.argv)\n")
     np.savez(folder / "graph.npz", edge_index=np.arange(60).reshape(2, 30), x=np.eye(60), y=np.arange(60) % 3)
     line = [sys.executable, "-m", "unilaunch", "run", "--dataset", "sbm", "--epochs", "2"]
-    finish(line, folder, _environ(), 100).check()
+    finish(line, folder, _environ()).check()
     return folder
 
 
@@ -133,7 +133,7 @@ def test_a_command_of_a_block(line: str, folder: Path, monkeypatch: pytest.Monke
     if elsewhere := [file for start, file in ELSEWHERE.items() if line.startswith(start)]:
         assert (DOCS.parent / elsewhere[0]).exists()
     elif line.startswith(STARTED):
-        finish(["sh", "-c", line], folder, _environ(), 100).check()
+        finish(["sh", "-c", line], folder, _environ()).check()
     else:
         code, said = _call(_planned(line), folder, monkeypatch)
         assert (code, "Traceback" in said) == (0, False), said
@@ -180,7 +180,7 @@ def test_troubleshooting_quotes_messages_as_they_are(
 ) -> None:
     """The command is refused with exit code 2 and this line."""
     if "unilaunch run " in line or " -H " in line:  # their signal handlers stay to the end of their process
-        done = finish(["sh", "-c", line], folder, _environ(), 60)
+        done = finish(["sh", "-c", line], folder, _environ())
         code, said = done.returncode, done.console
     else:
         code, said = _call(line, folder, monkeypatch)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load, save_file
 
-from jobs.mpirun import DEADLINE, UNPRIVILEGED, Launcher, alone, finish
+from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish
 from unilaunch_gcn import checkpoint_file
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
@@ -368,7 +368,7 @@ def test_folders_that_may_not_be_entered_are_refused_in_one_line(tmp_path: Path)
         ([], "checkpoints cannot be read: Permission denied"),
     ):
         line = [*UNPRIVILEGED, sys.executable, "-m", "unilaunch", "predict", "log_output", *arguments]
-        job = finish(line, tmp_path, None, DEADLINE)
+        job = finish(line, tmp_path, None)
         assert job.returncode == 2, job.console
         assert words in job.refusals()[0]
         assert "Traceback" not in job.console

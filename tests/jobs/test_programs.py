@@ -39,7 +39,7 @@ def test_arguments_may_differ_between_ranks(openmpi5: Launcher, tmp_path: Path) 
     (tmp_path / "train.py").write_text("import sys\nprint(*sys.argv[1:])\n")
     start = f"exec {sys.executable} -m unilaunch run train.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK"
     line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", "bash", "-c", start]
-    job = finish(line, tmp_path, None, 60).check()
+    job = finish(line, tmp_path, None).check()
     for rank in range(2):
         assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"--local_rank {rank}\n"
 
@@ -133,7 +133,7 @@ def test_threads_and_exit_functions_can_use_the_communication(
     A group can follow another: the store of the job outlives them, and its keys do.
     """
     (tmp_path / "farewell.py").write_text(groups + FAREWELL + end)
-    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path, deadline=60).check()
+    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path).check()
     sums = "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12 if groups else 0))
     for rank in range(2):
         assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"{sums}thread 2.0\nexit function 2.0\n"
@@ -175,7 +175,7 @@ def test_a_process_that_a_rank_has_forked_is_no_rank(
 ) -> None:
     """It ends as under plain Python, and neither ends the job nor waits for the other ranks."""
     (tmp_path / "forks.py").write_text(FORKS)
-    job = openmpi5.unilaunch(2, ["run", "forks.py", how], tmp_path, deadline=60).check()
+    job = openmpi5.unilaunch(2, ["run", "forks.py", how], tmp_path).check()
     lines = (job.output / "rank.0" / "stdout").read_text().splitlines()
     assert sorted(lines) == [
         "daemon 0", "exit function of a fork", "exit function of a fork", "exit function of the rank", f"helper {code}"

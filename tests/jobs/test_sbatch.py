@@ -21,7 +21,7 @@ def test_a_batch_file_with_spaces_in_it_is_submitted(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(alone(line, tmp_path).check().stdout)
     (tmp_path / "slurm").mkdir()
     with slurm_cluster(tmp_path / "slurm") as environ:
-        finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(environ), 100).check()
+        finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(environ)).check()
     for index in range(2):
         (said,) = tmp_path.glob(f"unilaunch-my-job.py-*_{index}.out")
         assert sorted(said.read_text().splitlines()) == [f"""a b;c ['$HOME', "it's"] {rank}""" for rank in range(2)]

@@ -40,7 +40,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 
 def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, str]) -> Finished:
-    return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm), 100)
+    return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm))
 
 
 @pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 2", "torch"), ("-N 1 -n 2", "mindspore")])
@@ -70,10 +70,10 @@ def test_jobs_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> No
     for program, times in ((f"[ $SLURM_PROCID = 1 ] || {{ {jobs}; }}", 3), (shlex.join(run), 1)):
         words = ["srun", "-N1", "-n2", "--pty", "sh", "-c", program]
         shell = f"import pty; raise SystemExit(pty.spawn({words!r}) >> 8)"
-        said = finish([sys.executable, "-c", shell], tmp_path, environ, 60).check().stdout
+        said = finish([sys.executable, "-c", shell], tmp_path, environ).check().stdout
         assert said.count("rank 0 of 2") == times
     # -K0: the first of the two to exit does not end the other one, whose code would then be that of a signal.
-    twice = finish(["srun", "-K0", "-N1", "-n2", *launch], tmp_path, environ, 60)
+    twice = finish(["srun", "-K0", "-N1", "-n2", *launch], tmp_path, environ)
     assert twice.returncode == 2
     assert "Slurm has started 2 processes of `unilaunch launch`, and each would start the whole job" in twice.console
 
@@ -96,7 +96,7 @@ def test_own_layers_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None
     expected = own_layers.train_by_pyg(str(tmp_path / "graph.npz"), tmp_path, kinds, 3)
     program = own_layers.PROGRAMS["torch_layers"]
     line = ["srun", "-N", "2", "-n", "2", sys.executable, program, "graph.npz", ".", "out.npz", "3", *kinds]
-    finish(line, tmp_path, dict(slurm), 100).check()
+    finish(line, tmp_path, dict(slurm)).check()
     for kind, apart in own_layers.difference(tmp_path / "out.npz", expected, kinds).items():
         assert apart <= 1e-10, kind
 
@@ -128,7 +128,7 @@ def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tm
     program = "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n"
     (tmp_path / "where.py").write_text(program)
     launch = [*UNILAUNCH, "launch", "--mpirun", mpirun, "--allow-run-as-root", "--console", "all", "where.py"]
-    job = finish(["salloc", "-N", "1", "-n", "4", *launch], tmp_path, dict(slurm), 100).check()
+    job = finish(["salloc", "-N", "1", "-n", "4", *launch], tmp_path, dict(slurm)).check()
     assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2", "rank 3"]
 
 
@@ -136,7 +136,7 @@ def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tm
 def test_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
     """It checks every node of the allocation, by one rank on each, whatever the number of tasks."""
     doctor = [*UNILAUNCH, "doctor", "--mpirun", mpirun, "--allow-run-as-root"]
-    job = finish(["salloc", "-N", "2", "-n", "4", *doctor], tmp_path, dict(slurm), 100).check()
+    job = finish(["salloc", "-N", "2", "-n", "4", *doctor], tmp_path, dict(slurm)).check()
     assert "n0, n1 all call themselves" in job.stdout
     assert "all 2 hosts are ready: Python" in job.stdout
 
@@ -215,10 +215,10 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     (folder / "job.sh").write_text(script)
     line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
-    job = finish(line, folder, {**slurm, **ROOT}, 60).check().stdout.strip()
+    job = finish(line, folder, {**slurm, **ROOT}).check().stdout.strip()
     deadline = time.monotonic() + 100
     while True:  # sbatch --wait looks every ten seconds only
-        state = finish(["scontrol", "show", "job", job], folder, dict(slurm), 60).check().stdout
+        state = finish(["scontrol", "show", "job", job], folder, dict(slurm)).check().stdout
         if "JobState=COMPLETED" in state or "JobState=FAILED" in state:
             break
         assert time.monotonic() < deadline, state

@@ -110,7 +110,7 @@ def _until(done: Callable[[], object]) -> None:
 
 
 def _status(folder: Path) -> str:
-    said = subprocess.check_output([sys.executable, "-m", "unilaunch", "status"], cwd=folder, text=True, timeout=60)
+    said = subprocess.check_output([sys.executable, "-m", "unilaunch", "status"], cwd=folder, text=True)
     return said.partition("\n")[0]
 
 

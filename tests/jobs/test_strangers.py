@@ -81,7 +81,7 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
             "static", "--master-port", str(PORT)]  # fmt: skip
     cache = tmp_path / "cache"
     with _attacked(12, cache, f"torchrun-none-127.0.0.1-{PORT}") as achieved:
-        job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)}, 120)
+        job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)})
         assert job.check().result["world_size"] == 2
     _is_unharmed(achieved)
     assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
@@ -91,7 +91,7 @@ def test_a_stranger_under_launch(tmp_path: Path) -> None:
     """The monitor listens too; a stranger's messages to it end nothing."""
     words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     with _attacked(10, tmp_path / "log_output") as achieved:
-        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "400", *RUN[5:]], tmp_path, None, 120)
+        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "400", *RUN[5:]], tmp_path, None)
         assert job.check().result["world_size"] == 2
     assert achieved["called"]
     assert achieved["believed"] == achieved["let in"] == 0
@@ -113,9 +113,9 @@ def test_a_stranger_between_two_nodes(tmp_path: Path) -> None:
     line = [sys.executable, *RUN[:2], *launch, "--epochs", "400", *RUN[5:]]
     environ = {"UNILAUNCH_SECRET": os.urandom(16).hex()}
     with _attacked(10, tmp_path / "log_output") as achieved, ThreadPoolExecutor() as nodes:
-        first = nodes.submit(finish, [*line, "--node-rank", "0"], tmp_path, environ, 120)
+        first = nodes.submit(finish, [*line, "--node-rank", "0"], tmp_path, environ)
         time.sleep(1.0)
-        second = nodes.submit(finish, [*line, "--node-rank", "1"], tmp_path, environ, 120)
+        second = nodes.submit(finish, [*line, "--node-rank", "1"], tmp_path, environ)
         assert first.result().check().result["world_size"] == 4
         assert second.result().returncode == 0
     assert achieved["called"]
@@ -133,6 +133,6 @@ def test_a_stranger_under_srun(tmp_path: Path) -> None:
         _attacked(12, cache, "slurm-1.0") as achieved,  # a fresh Slurm's first job
     ):
         environ = {**slurm, "XDG_CACHE_HOME": str(cache)}
-        job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ, 120)
+        job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ)
         assert job.check().result["launcher"] == "Slurm"
     _is_unharmed(achieved)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import DEADLINE, Launcher, finish
+from jobs.mpirun import Launcher, finish
 
 
 @pytest.mark.usefixtures("by_numpy")  # every backend's epoch is traced by the same lines
@@ -45,8 +45,8 @@ def test_a_full_disk_costs_the_trace_alone(tmp_path: Path) -> None:
     """No file may grow beyond 32 KiB: the trace would, and the run has its result."""
     line = 'ulimit -f 32 && exec "$@"'
     run = [sys.executable, "-m", "unilaunch", "run", "--data-dir", "data", "--no-save-model", "--epochs"]
-    finish([*run, "1"], tmp_path, None, DEADLINE).check()  # it makes the partition
-    job = finish(["bash", "-c", line, "bash", *run, "100", "--trace"], tmp_path, None, DEADLINE).check()
+    finish([*run, "1"], tmp_path, None).check()  # it makes the partition
+    job = finish(["bash", "-c", line, "bash", *run, "100", "--trace"], tmp_path, None).check()
     assert job.result["epochs"] == 100
     assert "the trace is not kept" in job.console
     assert "trace.json: cannot be written: File too large" in job.console
@@ -65,7 +65,7 @@ def test_without_it_there_is_none(openmpi5: Launcher, tmp_path: Path) -> None:
 def test_the_phase_of_the_epochs_is_train(tmp_path: Path) -> None:
     """It is what `status` shows, and the phase in which a failure is reported."""
     options = ["--epochs", "2", "--data-dir", "data", "--checkpoint-dir", "models", "--resume"]
-    finish([sys.executable, "-m", "unilaunch", "run", *options], tmp_path, None, DEADLINE).check()
+    finish([sys.executable, "-m", "unilaunch", "run", *options], tmp_path, None).check()
     lines = (tmp_path / "log_output" / "rank.0" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     (evaluation,) = [at for at, event in enumerate(events) if event.get("epoch") == 2]

@@ -14,7 +14,7 @@ from unilaunch.options import parse
 
 def _unilaunch(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "unilaunch", *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_current_folder_that_is_gone_is_one_line(arguments: list[str], tmp_pat
     gone.mkdir()
     done = subprocess.run(
         ["sh", "-c", lines, "sh", Path(sys.executable).with_name("unilaunch"), *arguments],
-        cwd=gone, capture_output=True, text=True, check=False, timeout=60,
+        cwd=gone, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == "unilaunch: the current folder no longer exists: cd to another one\n"
@@ -100,7 +100,7 @@ def test_the_exit_code_stays_where_nobody_reads_the_errors(tmp_path: Path) -> No
     reading, writing = os.pipe()
     os.close(reading)
     line = [sys.executable, "-m", "unilaunch", "launch", "--no-such-option"]
-    done = subprocess.run(line, cwd=tmp_path, stderr=writing, check=False, timeout=60)
+    done = subprocess.run(line, cwd=tmp_path, stderr=writing, check=False)
     os.close(writing)
     assert done.returncode == 2
 
@@ -110,7 +110,7 @@ def test_outputs_that_are_closed(closed: str, tmp_path: Path) -> None:
     """As daemons start programs; the output is in the rank's files."""
     (tmp_path / "script.py").write_text("print('said')\n")
     line = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "unilaunch", "run", "script.py"]
-    assert subprocess.run(line, cwd=tmp_path, check=False, timeout=60).returncode == 0
+    assert subprocess.run(line, cwd=tmp_path, check=False).returncode == 0
     assert (tmp_path / "log_output" / "rank.0" / "stdout").read_text() == "said\n"
 
 
@@ -248,5 +248,5 @@ PartitionCommand.run = lambda *_: warnings.warn("there is no compiler") or 0
 sys.argv = ["unilaunch", "partition", "--num-parts", "2"]
 sys.exit(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "unilaunch: warning: there is no compiler\n"

@@ -41,7 +41,7 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         words = ["unilaunch", *line.split()]
         script += f"\nCOMP_WORDS=({' '.join(words)}) COMP_CWORD={len(words) - 1} COMPREPLY=()\n"
         script += 'compopt() { :; }; _shtab_unilaunch; echo "OFFERED ${COMPREPLY[@]}"\n'
-    done = subprocess.run(["bash"], input=script, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(["bash"], input=script, cwd=tmp_path, capture_output=True, text=True, check=True)
     offered = [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("OFFERED")]
     assert dict(zip(CASES, offered, strict=True)) == CASES, done.stderr
 

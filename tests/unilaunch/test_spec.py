@@ -111,7 +111,7 @@ def test_own_variables_load_no_other_command() -> None:
         f"read_variables({environ}, RunSpec.model_fields, known_fields)\n"
         "print('unilaunch.report.command' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 

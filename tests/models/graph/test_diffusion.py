@@ -102,7 +102,7 @@ def test_it_makes_cora_more_accurate(shared_datasets: Path) -> None:
     """One of the benchmark's ten draws."""
     script = Path(__file__).parents[3] / "benchmarks" / "diffusion.py"
     line = [sys.executable, str(script), "--draws", "1", "--data-dir", str(shared_datasets)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -19,9 +19,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A folder that is a small disk."""
     if os.geteuid():
         pytest.skip("needs root, to mount a small disk")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", tmp_path], check=True, timeout=60)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", tmp_path], check=True)
     yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True, timeout=60)
+    subprocess.run(["umount", tmp_path], check=True)
 
 
 @pytest.mark.parametrize("pause", [0.0, 60.0], ids=["tried again", "at the end"])

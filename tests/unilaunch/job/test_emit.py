@@ -184,7 +184,7 @@ def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.C
     lines = _SRUN + script.replace("exec srun", "srun")
     return subprocess.run(
         ["bash", "-c", lines], cwd=folder, env={"PATH": "/usr/bin:/bin", **environ}, capture_output=True, text=True,
-        check=False, timeout=20,
+        check=False,
     )  # fmt: skip
 
 
