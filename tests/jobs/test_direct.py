@@ -46,14 +46,6 @@ def test_the_line_of_a_dry_run_can_be_typed_and_holds_no_secret(tmp_path: Path) 
     assert sorted(job.stdout.splitlines()) == ["0 exported", "1 exported"]
 
 
-def test_the_input_reaches_rank_0_whole_and_ends(tmp_path: Path) -> None:
-    """Other ranks read an empty one."""
-    (tmp_path / "cat.py").write_text("import sys\nprint(len(sys.stdin.read().splitlines()))\n")
-    line = f"(seq 200000; echo END) | {sys.executable} -m unilaunch launch -n 2 --console all cat.py"
-    job = finish(["sh", "-c", line], tmp_path, None).check()
-    assert sorted(job.stdout.split()) == ["0", "200001"]
-
-
 def test_processors_are_shared_out(tmp_path: Path) -> None:
     """One core for each of two ranks, unless the user wants none bound."""
     allowed = sorted(os.sched_getaffinity(0))

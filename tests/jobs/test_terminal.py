@@ -81,7 +81,6 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
 
 
 @pytest.mark.usefixtures("by_numpy")
-@pytest.mark.parametrize("launcher", ["4.1"], indirect=True)  # 5.0 tells its ranks of no end (open-mpi/ompi#11990)
 def test_the_end_of_the_input_is_passed_on(launcher: Launcher, tmp_path: Path) -> None:
     """Rank 0 reads what is typed until Ctrl-D; the others read nothing."""
     script = """

@@ -7,6 +7,7 @@ runs in `unilaunch launch`; without `launch` the monitor runs in the agent of ra
 
 import os
 import time
+from binascii import a2b_base64
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.input import Input
 from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Output
 from unilaunch.agent.processes import adopt_orphans, kill_children
@@ -68,6 +70,8 @@ class Agent:
         channel.be_agent()
         output = Output((channel.stdout, channel.stderr), (1, 2), hidden, paced=paced)
         rank = RankProcess(pid, channel, output, own_group=own_group, tell=self._pass_on)
+        if channel.stdin >= 0:
+            rank.input = Input(channel.stdin, self.loop, lambda: self._tell(rank, messages.NeedsInput()))
         self.ranks.append(Supervised(rank))
         self.loop.watch(channel.control, rank.hear)
         self.loop.watch(channel.stacks, rank.stacks.hear)
@@ -191,6 +195,9 @@ class Agent:
 
                 self.monitor = OwnMonitor(rank, message)
                 self.loop.watch(self.monitor.inbox.selector.fileno(), partial(self.monitor.inbox.take, 0))
+            case messages.Named(number) if rank.input:
+                self._tell(rank, message)
+                rank.input.begin(number)
             case _:
                 self._tell(rank, message)
 
@@ -213,6 +220,10 @@ class Agent:
                 self.standing_orders.append(order)
             case messages.Await(seconds):
                 self.leave_at = time.monotonic() + seconds + _OTHERS
+            case messages.Input(data):
+                for one in self.ranks:
+                    if one.rank.input:
+                        one.rank.input.take(a2b_base64(data))
             case _:
                 pass
         for one in self.ranks:

@@ -12,6 +12,7 @@ from unilaunch.agent.channel import fork_rank
 from unilaunch.agent.guard import fork_below_guard
 from unilaunch.agent.processes import PASSED_ON, pass_signals_on
 from unilaunch.agent.wake import wake_launcher
+from unilaunch.start_variables import MONITOR
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -32,7 +33,7 @@ def supervise(environ: Mapping[str, str], started: float, work: Work) -> int:
     guard = fork_below_guard(lambda code: wake_launcher(launcher, code, environ))
     own_group = not os.isatty(0)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    pid, channel = fork_rank()
+    pid, channel = fork_rank(has_input=MONITOR in environ)
     if not pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         channel.close()

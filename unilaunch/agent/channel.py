@@ -23,24 +23,27 @@ class Channel:
 
     Args:
         windows: Of the terminals that the rank's standard output and error are to be; None for a pipe.
+        has_input: Whether the agent passes an input on; if not, the rank has the agent's.
     """
 
-    def __init__(self, windows: Windows = NO_WINDOWS) -> None:
+    def __init__(self, windows: Windows = NO_WINDOWS, *, has_input: bool = False) -> None:
         self.agent = os.getpid()
         self.page = StatusPage()
         self.control, self._ranks_control = socket.socketpair()
         pipes = [*(_terminal(*window) if window else os.pipe() for window in windows), os.pipe()]
         self.stdout, self.stderr, self.stacks = (reading for reading, _ in pipes)
         self._ranks_ends = [writing for _, writing in pipes]
+        self._ranks_stdin, self.stdin = os.pipe() if has_input else (-1, -1)
 
     def be_agent(self) -> None:
         """Close the rank's ends, in the agent."""
         self._ranks_control.close()
-        for descriptor in self._ranks_ends:
-            os.close(descriptor)
+        for descriptor in (*self._ranks_ends, self._ranks_stdin):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def close(self) -> None:
-        """Close the agent's ends."""
+        """Close the agent's ends, but for that of the input, which ends earlier."""
         self.control.close()
         for descriptor in (self.stdout, self.stderr, self.stacks):
             os.close(descriptor)
@@ -59,6 +62,10 @@ class Channel:
         for descriptor, own in zip(self._ranks_ends[:2], (1, 2), strict=True):
             os.dup2(descriptor, own)
             os.close(descriptor)
+        if self._ranks_stdin >= 0:
+            os.close(self.stdin)
+            os.dup2(self._ranks_stdin, 0)
+            os.close(self._ranks_stdin)
         faulthandler.register(STACKS, file=self._ranks_ends[2], all_threads=True)
         faulthandler.enable(file=self._ranks_ends[2])  # its agent leaves out unilaunch's own frames
         for stream in (sys.stdout, sys.stderr):
@@ -86,17 +93,18 @@ def _terminal(rows: int, columns: int) -> tuple[int, int]:
     return reading, writing
 
 
-def fork_rank(windows: Windows = NO_WINDOWS) -> tuple[int, Channel]:
+def fork_rank(windows: Windows = NO_WINDOWS, *, has_input: bool = False) -> tuple[int, Channel]:
     """Fork the process of a rank; return its process number, 0 in the rank, and the connections between the two.
 
     Args:
         windows: See `Channel`.
+        has_input: See `Channel`.
 
     Raises:
         LauncherError: The system allows no further process, or no further open file.
     """
     try:
-        channel = Channel(windows)
+        channel = Channel(windows, has_input=has_input)
         return os.fork(), channel
     except OSError as error:
         raise LauncherError(

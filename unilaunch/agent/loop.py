@@ -1,4 +1,4 @@
-"""An event loop: it calls a function when a file can be read."""
+"""An event loop: it calls a function when a file can be read or written."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Loop:
-    """Waits until a watched file can be read, a child exits, or a signal arrives."""
+    """Waits until a watched file can be read or written, a child exits, or a signal arrives."""
 
     def __init__(self) -> None:
         self.selector = DefaultSelector()
@@ -18,14 +18,14 @@ class Loop:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self.watch(reading, lambda: bool(os.read(reading, 512)))
 
-    def watch(self, source: Any, act: Callable[[], object]) -> None:
-        """Call *act* when *source* can be read, until *act* returns False."""
+    def watch(self, source: Any, act: Callable[[], object], event: int = EVENT_READ) -> None:
+        """Call *act* when *source* can be read, or written if *event* says so, until *act* returns False."""
 
         def acted() -> None:
             if act() is False:
                 self.selector.unregister(source)
 
-        self.selector.register(source, EVENT_READ, acted)
+        self.selector.register(source, event, acted)
 
     def forget(self, sources: Iterable[Any]) -> None:
         """Stop watching *sources*; those that are not watched are ignored."""

@@ -13,6 +13,7 @@ from resource import struct_rusage
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.evidence import find_evidence
+from unilaunch.agent.input import Input
 from unilaunch.agent.output import Output
 from unilaunch.agent.processes import processor_wait
 from unilaunch.agent.progress import ProgressTeller, Usage
@@ -78,6 +79,7 @@ class RankProcess:
         self.output = output
         self.progress = ProgressTeller(pid, channel.page, self.output, lambda progress: tell(self, progress))
         self.stacks = StackReader(channel.stacks)
+        self.input: Input | None = None  # if its agent passes it on
         self.kills = oom_kills()
         self.usage = Usage(pid)
         self.state = State.STARTING
@@ -287,6 +289,8 @@ class RankProcess:
 
     def close(self) -> None:
         """Close the connections to the rank, once it has ended; keep the lock on the output folder."""
+        if self.input:
+            self.input.close()
         self.channel.close()
         self.output.close()
 

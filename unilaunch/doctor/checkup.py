@@ -135,7 +135,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: Doctor
         words = [str(token), str(spec.output_dir), *(["--measure"] if measures else [])]
         program = (sys.executable, "-m", "unilaunch.doctor.probe", *words)
         request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
-        line = mpirun.start_line(request, (MONITOR,), session="", stdin=False)
+        line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
         with subprocess.Popen(
             line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,

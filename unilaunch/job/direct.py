@@ -161,21 +161,16 @@ class StartedAgent(Started):
 
     @contextmanager
     def lending_files(self, console: Console) -> Iterator[list[int]]:
-        """Yield the agent's input, output and error output; this process keeps the other ends of pipes."""
-        stdin = console.stdin
+        """Yield the agent's input, output and error output; this process keeps the other ends of their pipes."""
         with ExitStack() as lent:
-            files = [0 if stdin is None else os.open(os.devnull, os.O_RDONLY), 1, 2]
-            if stdin is not None:
+            files = [os.open(os.devnull, os.O_RDONLY) if console.stdin is None else console.stdin, 1, 2]
+            if console.stdin is None:
                 lent.callback(os.close, files[0])
-            if stdin == subprocess.PIPE:
-                reading, writing = os.pipe()
-                lent.callback(os.close, reading)
-                files[0], self.stdin = reading, open(writing, "wb", buffering=0)  # noqa: PTH123, SIM115  (Started closes it)
             if console.shown:
                 (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
                 for writing in files[1:]:
                     lent.callback(os.close, writing)
-                self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115
+                self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
             yield files
 
     @override

@@ -16,7 +16,6 @@ import select
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -337,7 +336,7 @@ class _StartedOnNodes(Started):
 
     def __init__(self, local: Started, leader: Leader) -> None:
         self._local, self._leader = local, leader
-        self.stdin, self.stdout, self.stderr = local.stdin, local.stdout, local.stderr
+        self.stdout, self.stderr = local.stdout, local.stderr
         self._nodes = dict(leader.nodes)
         self._is_killed = False
 
@@ -457,7 +456,7 @@ class _Follower:
         environ[MONITOR] = f"{places} {begin.port} {key} {begin.host_timeout:g}"
         ranks = len(self.plan.rows) // self.plan.task.spec.nnodes
         share = Share(begin.first, ranks, begin.size, begin.run)
-        return self.agents.start(self.plan.request.started(), environ, Console(subprocess.DEVNULL), share)
+        return self.agents.start(self.plan.request.started(), environ, Console(None), share)
 
 
 def _reach(plan: Plan, secret: StartSecret, asked: Asked) -> tuple[_Line, bytes] | None:

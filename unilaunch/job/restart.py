@@ -15,6 +15,7 @@ from unilaunch.job.find import as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
+from unilaunch.job.terminal import own_input
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.output.failure import Cause, Failure
@@ -71,17 +72,18 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     Raises:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
-    allowed = plan.task.spec.max_restarts
+    allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.mpirun, DirectStart)
     login.check_logins(plan, lambda: caller.asked.number)
     if caller.asked.number:
         say("interrupted")
         return LaunchResult(128 + caller.asked.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
     with (
+        own_input(attended=caller.attended, inherited=is_direct) as stdin,
         closing(_agents(plan, environ, caller.asked)) as agents,
         listening(plan, agents.key) as (inbox, where),
         TemporaryDirectory(prefix="unilaunch-") as folder,
     ):
-        restarts = 0
+        restarts, caller = 0, replace(caller, stdin=stdin)
         while True:
             known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)

@@ -1,26 +1,22 @@
 """Start a planned job, wait for its end, and report how it ended."""
 
-import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
 from unilaunch import handover
-from unilaunch.addresses import own_names
-from unilaunch.errors import REQUEUE, LauncherError, one_line
+from unilaunch.errors import REQUEUE, one_line
 from unilaunch.job.direct import DirectAgents, DirectStart
 from unilaunch.job.inspecting import inspecting
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
 from unilaunch.job.started import Started, StartedMpirun, readable_at_end
 from unilaunch.job.stop import PROMPT, Asked, Stop
-from unilaunch.job.terminal import Console, is_terminal, own_windows, passing_input, waiting_input
+from unilaunch.job.terminal import Console, is_terminal, own_windows
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.limits import allow_files
@@ -49,13 +45,15 @@ class Caller(Record):
     """The process or thread that has started a job.
 
     Attributes:
-        attended: Whether the user waits at the terminal: there is a live line, and typed text goes to rank 0.
+        attended: Whether the user waits at the terminal: there is a live line, and the input goes to rank 0.
+        stdin: The descriptor of rank 0's input; None: it has none.
         watch: Called at each start with the plan and the inbox of the agents' messages.
     """
 
     asked: Asked
     attended: bool
     watch: Callable[[Plan, Inbox], None]
+    stdin: int | None = None
 
 
 @contextmanager
@@ -105,14 +103,14 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         alone = caller.attended and spec.console == "rank0"
-        console = Console(_input(attended=caller.attended), live.shown, own_windows() if alone else NO_WINDOWS)
-        _refuse_input_that_is_lost(plan, console)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
         if isinstance(plan.mpirun, DirectStart):
+            console = Console(caller.stdin, live.shown, own_windows() if alone else NO_WINDOWS)
             started: Started = agents.start(request, environ, console)
         else:
-            line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=console.stdin != subprocess.DEVNULL)
-            started = StartedMpirun(line, environ, console)
+            inbox.input = caller.stdin
+            line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
+            started = StartedMpirun(line, environ, shown=live.shown)
         returncode = _run(started, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
@@ -122,23 +120,6 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
-
-
-def _refuse_input_that_is_lost(plan: Plan, console: Console) -> None:
-    """Refuse to start if it is known that the launcher loses a part of the input, and reports nothing.
-
-    Raises:
-        LauncherError: More input waits than reaches rank 0.
-    """
-    most, host = plan.mpirun.far_input_limit, plan.rows[0].host
-    if most is None or console.stdin is not None or host == "?" or host in own_names([host]):
-        return
-    if (waiting := waiting_input()) > most:
-        raise LauncherError(
-            f"the input has {waiting} bytes or more, rank 0 is on {host}, and {plan.mpirun.launcher} "
-            f"{plan.mpirun.version[0]} loses what is above {most} on the way there: put this host first in -H, let "
-            "rank 0 open a file, or add < /dev/null"
-        )
 
 
 def _of_ranks(spec: LaunchSpec) -> LaunchSpec:
@@ -166,21 +147,12 @@ def _few_files(ranks: int) -> str:
     )
 
 
-def _input(*, attended: bool) -> int | None:
-    """Return mpirun's standard input: that of the caller, a pipe from the terminal, or none."""
-    with suppress(OSError):  # closed; then sys.stdin is None, and the number may be another file's by now
-        if attended and sys.stdin and os.fstat(0).st_rdev != Path(os.devnull).stat().st_rdev:
-            return subprocess.PIPE if os.isatty(0) else None
-    return subprocess.DEVNULL
-
-
 def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
     """Return the exit code of an attempt, once it has ended."""
     monitor = inspection.monitor
     with (
         started,
         live.passing(started.stdout, started.stderr),
-        passing_input(started.stdin),
         readable_at_end(started) as descriptor,
         monitor.inbox.awake_at(descriptor),
     ):

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import IO, Self
 
 from unilaunch.errors import LauncherError, MonitorError
-from unilaunch.job.terminal import Console
 from unilaunch.overriding import override
 
 
@@ -21,13 +20,11 @@ class Started(ABC):
     """An attempt that was started.
 
     Attributes:
-        stdin: Where to write rank 0's input; None if the attempt reads the input of `launch` itself.
         stdout: What the ranks write, to be shown; None if the attempt writes to the console itself.
         stderr: The same for standard error.
         returncode: The exit code, once the attempt has ended; -N for signal N.
     """
 
-    stdin: IO[bytes] | None = None
     stdout: IO[bytes] | None = None
     stderr: IO[bytes] | None = None
     returncode: int | None = None
@@ -67,10 +64,9 @@ class Started(ABC):
         if error:
             with suppress(ProcessLookupError):
                 self.kill()
-        for file in (self.stdin, self.stdout, self.stderr):
+        for file in (self.stdout, self.stderr):
             if file:
-                with suppress(OSError):  # nobody reads the input any more
-                    file.close()
+                file.close()
         if isinstance(error, Exception):
             where = extract_tb(trace)[-1]
             raise MonitorError(
@@ -85,28 +81,27 @@ class StartedMpirun(Started):
     Args:
         line: The command line.
         environ: The environment.
-        console: The job's console.
+        shown: Whether `launch` shows the output.
 
     Raises:
         LauncherError: The program cannot be started.
     """
 
-    def __init__(self, line: Sequence[str], environ: Mapping[str, str], console: Console) -> None:
-        stdout = subprocess.PIPE if console.shown else None
+    def __init__(self, line: Sequence[str], environ: Mapping[str, str], *, shown: bool) -> None:
         try:
             self._process = subprocess.Popen(
                 line,
                 bufsize=0,
                 env=environ,
                 start_new_session=True,
-                stdin=console.stdin,
-                stdout=stdout,
+                stdin=subprocess.DEVNULL,  # the agent of rank 0 gets the input from the monitor
+                stdout=subprocess.PIPE if shown else None,
                 stderr=subprocess.PIPE,
             )
         except OSError as error:
             why = f"{error.strerror}: give large arguments in a file" if error.errno == E2BIG else error.strerror
             raise LauncherError(f"{line[0]}: cannot be started: {why}") from None
-        self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        self.stdout, self.stderr = self._process.stdout, self._process.stderr
 
     @override
     def poll(self) -> int | None:

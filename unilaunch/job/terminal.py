@@ -1,16 +1,13 @@
-"""The terminal of `launch`, for rank 0, which cannot read it: its launcher runs in another session."""
+"""The console of `launch`, for rank 0: what it reads, and the terminal, which another session cannot read."""
 
-import fcntl
 import os
 import select
-import stat
 import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO
+from pathlib import Path
 
 from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.record import Record
@@ -30,7 +27,7 @@ class Console(Record):
     """The console of a job: where its input comes from, and who shows its output.
 
     Attributes:
-        stdin: Rank 0's input, as subprocess.Popen takes it.
+        stdin: The descriptor of rank 0's input; None: it has none.
         shown: Whether `launch` shows the output, below which it has a live line.
         windows: Of the terminals on which rank 0's output is shown, and no other rank's.
     """
@@ -45,17 +42,6 @@ def own_windows() -> Windows:
     return [(size.lines, size.columns) if (size := _size(number)) else None for number in (1, 2)]
 
 
-def waiting_input() -> int:
-    """Return how many bytes of standard input are known to wait: the rest of a file, or what is in a pipe."""
-    with suppress(OSError):
-        kind = os.fstat(0)
-        if stat.S_ISREG(kind.st_mode):
-            return max(0, kind.st_size - os.lseek(0, 0, os.SEEK_CUR))
-        if stat.S_ISFIFO(kind.st_mode) or stat.S_ISSOCK(kind.st_mode):
-            return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
-    return 0
-
-
 def _size(descriptor: int) -> os.terminal_size | None:
     with suppress(OSError):
         return os.get_terminal_size(descriptor)
@@ -63,36 +49,47 @@ def _size(descriptor: int) -> os.terminal_size | None:
 
 
 @contextmanager
-def passing_input(target: IO[bytes] | None) -> Iterator[None]:
-    """Pass typed text on to mpirun while the block runs; mpirun passes it to rank 0.
+def own_input(*, attended: bool, inherited: bool) -> Iterator[int | None]:
+    """Yield a descriptor of what this process reads, as the input of rank 0; None if there is nothing to read.
 
     Args:
-        target: mpirun's standard input; None if mpirun inherits that of this process.
+        attended: Whether the user waits for the job at the terminal: only then it has an input.
+        inherited: Whether rank 0 can have the input of this process itself. Even then what is typed comes through a
+            pipe: a terminal stops a process of another session that reads it.
     """
-    over = threading.Event()
-    if target:
-        threading.Thread(target=_pass_on, args=(target, over), daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
+    if not attended or not _is_open():
+        yield None
+    elif inherited and not os.isatty(0):
+        yield 0
+    else:
+        reading, writing = os.pipe()
+        over = threading.Event()
+        threading.Thread(target=_pass_on, args=(writing, over), daemon=True).start()
+        try:
+            yield reading
+        finally:
+            over.set()
+            os.close(reading)
 
 
-def _pass_on(target: IO[bytes], over: threading.Event) -> None:
-    with suppress(OSError, ValueError):  # the terminal is closed, or rank 0 has exited
+def _is_open() -> bool:
+    """Whether something may be read; standard input may be closed, and then 0 may be another file's number by now."""
+    with suppress(OSError):
+        return bool(sys.stdin) and os.fstat(0).st_rdev != Path(os.devnull).stat().st_rdev
+    return False
+
+
+def _pass_on(target: int, over: threading.Event) -> None:
+    with open(target, "wb", buffering=0) as file, suppress(OSError, ValueError):
         while not over.is_set():
             if not select.select([0], [], [], _TICK)[0]:
                 continue
             if not _is_in_foreground():  # the terminal stops a background job that reads
                 time.sleep(_TICK)
-                continue
-            if over.is_set():  # text that is typed now is for the next attempt
+            elif data := os.read(0, _PIECE):
+                file.write(data)
+            else:
                 return
-            data = os.read(0, _PIECE)
-            if not data:
-                target.close()
-                return
-            target.write(data)
 
 
 def _is_in_foreground() -> bool:

@@ -130,11 +130,6 @@ class Mpirun(ABC):
         """Whether all ranks go to the first host if mpirun may oversubscribe and no slots are given."""
         return False
 
-    @property
-    def far_input_limit(self) -> int | None:
-        """How many bytes of input reach a rank 0 on another host; None if all do."""
-        return None
-
     def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
         """Whether it reads the user's hostfile as it is, with slots."""
         return False
@@ -180,10 +175,8 @@ class Mpirun(ABC):
     def start_line(
         self,
         request: Request,
-        told: Sequence[str],  # noqa: ARG002  (this and the next two are Open MPI's)
+        told: Sequence[str],  # noqa: ARG002  (this and the next are Open MPI's)
         session: str,  # noqa: ARG002
-        *,
-        stdin: bool,  # noqa: ARG002
     ) -> list[str]:
         """Return the command line with which `launch` starts the ranks; it may stay out of sight.
 
@@ -191,6 +184,5 @@ class Mpirun(ABC):
             request: What to start, as `Request.started` returns it.
             told: Other variables of its environment that ranks on every host must find.
             session: A folder for files of mpirun's on this host; "" for its own choice.
-            stdin: Whether its standard input can hold anything.
         """
         return self.write(request)

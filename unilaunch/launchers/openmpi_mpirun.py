@@ -30,8 +30,6 @@ _BINDING_PARAMETERS = {
     "rmaps_base_mapping_policy", "rmaps_default_mapping_policy",
 }  # fmt: skip
 _BINDING_OPTIONS = {"--bind-to", "--map-by", "--cpu-list", "--cpu-set"}
-#: Bytes: 5.0.11 sends one piece of input to another host, loses the others, and reports nothing (prrte issue 2579).
-_FAR_INPUT_LIMIT = 4096
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 
 
@@ -62,14 +60,14 @@ class OpenMpirun(Mpirun):
             return {}
         return dict.fromkeys(named, "this Open MPI was built without CUDA, and its ranks would crash with it")
 
-    @property
-    @override
-    def far_input_limit(self) -> int | None:
-        return _FAR_INPUT_LIMIT if self.version[0] >= _FIVE else None
-
     @override
     def check(self, request: Request, user: int) -> None:
-        """Refuse to start as root unless it is allowed."""
+        """Refuse to start as root unless it is allowed, and an input for other ranks."""
+        if "--stdin" in request.mpi.mpi_args:
+            raise LauncherError(
+                "--mpi-arg --stdin: launch itself brings its input to rank 0, and to no other rank: leave that option "
+                "out, and let the ranks open a file"
+            )
         leave = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         allowed = all(request.environ.get(name) == "1" for name in leave)
         if user == 0 and not allowed and not request.mpi.allow_run_as_root:
@@ -109,7 +107,7 @@ class OpenMpirun(Mpirun):
         ]
 
     @override
-    def start_line(self, request: Request, told: Sequence[str], session: str, *, stdin: bool) -> list[str]:
+    def start_line(self, request: Request, told: Sequence[str], session: str) -> list[str]:
         """Return the line with the variables for other hosts, or with a folder for mpirun's files on this host.
 
         By itself mpirun takes one in the common temporary folder. Open MPI 5 names it by its process number; where an
@@ -117,14 +115,14 @@ class OpenMpirun(Mpirun):
         Open MPI 4 shares one with the user's other jobs; where another job ends and removes it at the wrong moment:
         "orte_session_dir failed". On several hosts a daemon elsewhere would leave the session's folder there.
 
-        Without an input, say so: rank 0 would wait for ever for the end of an empty one.
+        The input does not go through mpirun: Open MPI 5 passes on no end of it (ompi issue 11990), and to another host
+        only its first piece (prrte issue 2579).
         """
         words = [word for name in told for word in ("-x", name)] if request.several else []
         words += self._limits_of_logins(request)
         if session and not request.several and not _chooses_folder(request):
             words = [*(_FOLDER_OF_FIVE if self.version[0] >= _FIVE else _FOLDER_OF_FOUR), session]
-        if not stdin and "--stdin" not in request.mpi.mpi_args:
-            words += ["--stdin", "none"]
+        words += ["--stdin", "none"]
         mpirun, *line = self.write(request)
         return [mpirun, *_unbuffered(request, self.version[0]), *words, *line]
 

@@ -1,8 +1,10 @@
 """Receive the messages of all agents, from every host, with or without a shared file system."""
 
+import os
 import selectors
 import socket
 import time
+from binascii import b2a_base64
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -12,13 +14,15 @@ from unilaunch import addresses, sockets
 from unilaunch.handshake import new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
-from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Message, OfAgent, OfRank, Order
+from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Input, Message, OfAgent, OfRank, Order
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.output.failure import Cause, Failure, split_phase
 from unilaunch.record import Record
 
 #: Most seconds for which messages are read before other work is done.
 _AT_ONCE = 0.02
+#: Bytes of input that are sent at once.
+_PIECE = 1 << 15
 
 
 class Inbox:
@@ -36,7 +40,10 @@ class Inbox:
         working: The unfinished ranks whose program has not ended.
         moved: When a rank last made progress, in seconds of `time.monotonic`.
         received: How many bytes have arrived.
+        input: The descriptor of the input for rank 0, which must not be a regular file; None if there is no input.
     """
+
+    input: int | None = None
 
     def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
         self.host_timeout, self.received = host_timeout, 0
@@ -45,7 +52,9 @@ class Inbox:
         self.until = 0.0  # when `take` must return, in seconds of time.monotonic
         self.unread: dict[socket.socket, bytearray] = {}
         self.ranks_of: dict[socket.socket, set[int]] = {}
+        self.unsent: dict[socket.socket, bytearray] = {}
         self.asking: set[socket.socket] = set()  # connections that wait for rank 0's address
+        self.hungry: socket.socket | None = None  # the connection that waits for a piece of the input
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
@@ -63,6 +72,7 @@ class Inbox:
         self.ended: End | None = None
         self.meeting = ""  # where rank 0 listens for the others
         self.asking.clear()
+        self._feed_nobody()
         for ranks in self.ranks_of.values():
             ranks.clear()
 
@@ -104,8 +114,8 @@ class Inbox:
         """Send *order* to the *agents* that can still be reached."""
         line = messages.encode(order, self.attempt)
         for agent in agents:
-            with suppress(OSError):  # a few bytes: they fit, or the agent has exited
-                agent.send(line)
+            self.unsent[agent] += line
+            self._send(agent)
 
     @property
     def agents(self) -> set[socket.socket]:
@@ -148,9 +158,28 @@ class Inbox:
         # Sending an order must have a time limit too; with this option the number of probes has no effect.
         wait = max(1.0, self.host_timeout - 0.5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
-        self.unread[connection] = bytearray()
+        self.unread[connection], self.unsent[connection] = bytearray(), bytearray()
         self.ranks_of[connection] = set()
         self.selector.register(connection, selectors.EVENT_READ, partial(self._read, connection))
+
+    def _send(self, connection: socket.socket) -> None:
+        """Send what the connection can take now; the rest when it can take more."""
+        unsent = self.unsent[connection]
+        try:
+            del unsent[: connection.send(unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:  # the agent has exited: the next read says so
+            unsent.clear()
+        if unsent:
+            self.selector.modify(
+                connection, selectors.EVENT_READ | selectors.EVENT_WRITE, partial(self._serve, connection)
+            )
+
+    def _serve(self, connection: socket.socket) -> None:
+        self.selector.modify(connection, selectors.EVENT_READ, partial(self._read, connection))
+        self._send(connection)
+        self._read(connection)
 
     def _read(self, connection: socket.socket) -> None:
         cause, message = Cause.LOST_AGENT, "its agent, the process that supervises it, was killed or has crashed"
@@ -186,6 +215,12 @@ class Inbox:
                 self.tell([agent], self.ended)
         if rank not in self.ranks_of[agent]:
             return  # of an earlier attempt
+        if isinstance(message, messages.NeedsInput):
+            self._feed(agent)
+        else:
+            self._hear(rank, message)
+
+    def _hear(self, rank: int, message: OfRank | OfAgent) -> None:
         seen = self.ranks.setdefault(rank, RankSeen())
         seen.hear(message)
         self._count(rank, seen)
@@ -213,10 +248,32 @@ class Inbox:
             with suppress(OSError):
                 self.asking.pop().send(messages.encode(messages.Meeting(self.meeting), self.attempt))
 
+    def _feed(self, agent: socket.socket) -> None:
+        """Send an agent the next piece of the input, as soon as there is one."""
+        self._feed_nobody()
+        if self.input is None:
+            self.tell([agent], Input(""))
+        else:
+            self.hungry = agent
+            self.selector.register(self.input, selectors.EVENT_READ, self._send_input)
+
+    def _send_input(self) -> None:
+        agent, piece = self.hungry, os.read(self.input or 0, _PIECE)
+        self._feed_nobody()
+        if agent:
+            self.tell([agent], Input(b2a_base64(piece, newline=False).decode()))
+
+    def _feed_nobody(self) -> None:
+        if self.hungry and self.input is not None:
+            self.selector.unregister(self.input)
+        self.hungry = None
+
     def _hang_up(self, connection: socket.socket, cause: Cause, message: str) -> None:
+        if self.hungry is connection:
+            self._feed_nobody()
         self.selector.unregister(connection)
         self.asking.discard(connection)
-        del self.unread[connection]
+        del self.unread[connection], self.unsent[connection]
         for rank in self.ranks_of.pop(connection):
             seen = self.ranks[rank]
             if seen.state is not RankState.EXITED:

@@ -133,6 +133,10 @@ class Stack(Record):
     facts: dict[str, JsonValue]
 
 
+class NeedsInput(Record):
+    """The rank can take the next piece of the input of `launch`."""
+
+
 class Exited(Record):
     """The rank has exited. Its code is None if it was ordered to end; overdue: it did not end in the time it had."""
 
@@ -195,6 +199,12 @@ class ShowStacks(Record):
     native: bool = False
 
 
+class Input(Record):
+    """The next piece of the rank's input, in base64; "" is the end of the input. It answers `NeedsInput`."""
+
+    data: str
+
+
 class PassSignal(Record):
     """Send the ranks a signal."""
 
@@ -231,9 +241,9 @@ class Await(Record):
     seconds: float
 
 
-Order = ShowStacks | PassSignal | Stop | Release | Leave | End | Await
+Order = ShowStacks | Input | PassSignal | Stop | Release | Leave | End | Await
 OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Failed | Returned | Done | Saving
-OfAgent = Progress | Stack | Exited
+OfAgent = Progress | Stack | NeedsInput | Exited
 Message = OfRank | OfAgent | Meeting | Join | Begin | Order
 
 _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}

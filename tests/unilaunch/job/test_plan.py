@@ -154,8 +154,8 @@ def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: lis
     plan = _plan("-n 3 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
     assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
-    line = plan.mpirun.start_line(request, (), "", stdin=True)
-    assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "3", *expected]
+    line = plan.mpirun.start_line(request, (), "")
+    assert line[line.index("-n") : -len(GCN)] == ["-n", "3", *expected]
 
 
 @pytest.mark.parametrize(("mpi", "words", "environ", "expected"), [
@@ -172,7 +172,7 @@ def test_mpirun_has_a_folder_of_its_own_on_one_host(
 ) -> None:  # fmt: skip
     """Not where the user chose one, nor on several hosts, where it would be left behind."""
     plan = _plan(f"-n 2 {words}", environ)
-    line = shlex.join(plan.mpirun.start_line(plan.request, (), "/session", stdin=True))
+    line = shlex.join(plan.mpirun.start_line(plan.request, (), "/session"))
     assert expected in line
     assert ("/session" in line) == bool(expected)
 
@@ -188,7 +188,7 @@ def test_mpirun_has_a_folder_of_its_own_on_one_host(
 def test_mpiruns_ssh_gives_up(mpi: str, words: str, environ: dict[str, str], expected: str) -> None:
     """A host that is lost; not where the user chose options, or where mpirun may use something else."""
     plan = _plan(f"-n 2 -H a:1,b:1 {words} --host-timeout 3.5", environ)
-    line = plan.mpirun.start_line(plan.request, (), "", stdin=True)
+    line = plan.mpirun.start_line(plan.request, (), "")
     options = [expected, "-oConnectTimeout\t16 -oServerAliveInterval\t4"]
     assert (options in [line[at : at + 2] for at in range(len(line))]) == bool(expected)
     assert any("ServerAlive" in word for word in line) == bool(expected)
@@ -269,6 +269,13 @@ def test_root_needs_leave(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _plan("-n 2 -H a:2 --allow-run-as-root")
     _plan("-n 2 -H a:2", {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     assert "--allow-run-as-root" in _line("-n 2")
+
+
+@pytest.mark.parametrize("mpi", ["Open MPI 4", "Open MPI 5"], indirect=True)
+@pytest.mark.usefixtures("mpi")
+def test_the_input_of_launch_is_for_rank_0_alone() -> None:
+    with pytest.raises(LauncherError, match="--mpi-arg --stdin: launch itself brings its input to rank 0"):
+        _plan("-n 2 --mpi-arg=--stdin --mpi-arg=all")
 
 
 @pytest.mark.parametrize("mpi", ["MPICH 5"], indirect=True)

@@ -19,6 +19,7 @@ from unilaunch.monitor.messages import (
     End,
     Exited,
     Failed,
+    Input,
     Message,
     Named,
     OfAgent,
@@ -105,6 +106,20 @@ def test_words_and_orders_pass(call: Call) -> None:
     while not agent.broken:
         assert time.monotonic() < deadline
         agent.turn()
+
+
+def test_an_agent_that_is_late_misses_no_order(call: Call) -> None:
+    """The monitor goes on meanwhile, and keeps what the connection cannot take."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        agent = call(listening.where)
+        agent.tell(0, Named(0, "a"))
+        _until(lambda: inbox.agents, inbox, agent)
+        for number in range(200):
+            inbox.tell_all(Input("x" * 50_000 + str(number)))
+            inbox.take(0)
+        _until(lambda: len(agent.orders) == 200, inbox, agent)
+        assert agent.orders == [Input("x" * 50_000 + str(number)) for number in range(200)]
 
 
 def test_a_stranger_is_not_heard(call: Call) -> None:
