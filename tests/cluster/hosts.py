@@ -39,6 +39,8 @@ _LOSSY = (
 )
 _WALL = "add chain bridge wall forward { type filter hook forward priority 0; }"
 _DROP = "ip protocol tcp drop"
+#: What a firewall does that knows connections: only the first packet of one counts.
+_DROP_UNLESS = "tcp flags & (syn | ack) == syn tcp dport != {{ 22, {} }} drop"
 _SSH_PASSES = [f"add rule bridge wall forward tcp {port} 22 accept" for port in ("sport", "dport")]
 
 _SSH = """\
@@ -281,15 +283,23 @@ class Cluster:
         )
 
     @contextmanager
-    def firewall(self, *pairs: tuple[int, int], ssh: bool = False) -> Iterator[None]:
-        """Let no TCP packet pass between the two hosts of each pair while the block runs, unless it is of *ssh*."""
+    def firewall(self, *pairs: tuple[int, int], ssh: bool = False, ports: str = "") -> Iterator[None]:
+        """Let no TCP packet pass between the two hosts of each pair while the block runs, unless it is of *ssh*.
+
+        With *ports*, a range "FIRST-LAST", let connections pass that are made to one of them, or to ssh.
+        """
+        drop = _DROP_UNLESS.format(ports) if ports else _DROP
         ways = [way for first, second in pairs for way in ((first, second), (second, first))]
-        rules = [f'add rule bridge wall forward iifname "port{one}" oifname "port{two}" {_DROP}' for one, two in ways]
+        rules = [f'add rule bridge wall forward iifname "port{one}" oifname "port{two}" {drop}' for one, two in ways]
         self._switch.on_network("nft", "; ".join(["add table bridge wall", _WALL, *_SSH_PASSES * ssh, *rules]))
         try:
             yield
         finally:
             self._switch.on_network("nft", "delete table bridge wall")
+
+    def take_ports(self, host: int, ports: str) -> None:
+        """Let a host's kernel choose ports from the range "FIRST LAST" only, as an administrator would set it."""
+        self._hosts[host].on_network("sh", "-c", f"echo {ports} > /proc/sys/net/ipv4/ip_local_port_range")
 
     @contextmanager
     def delay(self, host: int, seconds: float) -> Iterator[None]:

@@ -146,6 +146,7 @@ def apart(pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
         group = [pair for pair in pairs if pair[side] == host]
         callers, called = (", ".join(dict.fromkeys(names)) for names in zip(*group, strict=True))
         yield Finding(
-            f"no TCP connection from {callers} to {called}: let them connect at every port (firewall, security group)"
+            f"no TCP connection from {callers} to {called}: let them connect at every port of "
+            "net.ipv4.ip_local_port_range (firewall, security group)"
         )
         pairs = [pair for pair in pairs if pair[side] != host]

@@ -26,10 +26,13 @@ DAEMON = "PRTE_LAUNCHED"  # 5 only: "1"
 NEEDED = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
 _NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
+#: The first and the last port that the kernel chooses, for both IP versions.
+_KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 #: Where the kernel shows a network device that libfabric drives: InfiniBand, RoCE and EFA; Slingshot; Omni-Path.
 _FABRICS = ("sys/class/infiniband/*", "sys/class/cxi/*", "dev/hfi1*")
-#: A line of a file of MCA parameters that chooses a transport.
+#: A line of a file of MCA parameters that chooses a transport, and one that chooses ports.
 _CHOICE = re.compile(r"^\s*(pml|btl|mtl)\s*=", re.MULTILINE)
+_CHOICE_OF_PORTS = re.compile(r"^\s*btl_tcp_port_", re.MULTILINE)
 
 #: The part of --output's value that names files: "tag,file=PATH:raw".
 _OUTPUT = re.compile(r"(?:^|,)(dir|directory|file|filename)=([^,:]+)")
@@ -62,8 +65,10 @@ class OpenMpi(Launcher):
         """Return also which transport MPI is to use, unless the user chose one.
 
         On one host it is shared memory. On several hosts that have several interfaces it is TCP over those by which
-        mpirun itself reaches the other hosts. Open MPI 5 sleeps for a second where its transport for libfabric finds no
-        device (5.0.11, `mca_btl_ofi_component_close`), so it is left out where there is none.
+        mpirun itself reaches the other hosts. Its ports are those from which the kernel chooses: an administrator can
+        limit these to what a firewall opens, and Open MPI itself would take any from 1024 on. Open MPI 5 sleeps for a
+        second where its transport for libfabric finds no device (5.0.11, `mca_btl_ofi_component_close`), so it is left
+        out where there is none.
         """
         chosen, five = super().mpi_variables(info, daemon, environ), info.launcher.endswith("5")
         has_choice = any(name in environ for name in _TRANSPORT) or _chooses(_own_file(environ))
@@ -76,7 +81,7 @@ class OpenMpi(Launcher):
             chosen["OMPI_MCA_btl"] = "^ofi"
         if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
             chosen[_NETWORKS[0]] = ",".join(interfaces)
-        return chosen
+        return _ports(environ, daemon) | chosen
 
     @override
     def hidden_output(self, environ: Mapping[str, str], line: Sequence[str]) -> str:
@@ -129,11 +134,25 @@ def _installed_files(daemon: Daemon, root: Path = Path("/")) -> list[Path]:
     return [prefix / "etc" / name, *packaged]
 
 
-def _chooses(file: Path) -> bool:
-    """Return whether a file of MCA parameters chooses a transport."""
+def _chooses(file: Path, choice: re.Pattern[str] = _CHOICE) -> bool:
+    """Return whether a file of MCA parameters chooses a transport, or what else *choice* finds."""
     with suppress(OSError):
-        return bool(_CHOICE.search(file.read_text(errors="replace")))
+        return bool(choice.search(file.read_text(errors="replace")))
     return False
+
+
+def _ports(environ: Mapping[str, str], daemon: Daemon | None) -> dict[str, str]:
+    """Return the parameters with which TCP uses the kernel's range of ports, unless the user chose one."""
+    files = [_own_file(environ), *(_installed_files(daemon) if daemon else ())]
+    if any(name.startswith("OMPI_MCA_btl_tcp_port_") for name in environ):
+        return {}
+    if any(_chooses(file, _CHOICE_OF_PORTS) for file in files):
+        return {}
+    with suppress(OSError, ValueError):  # a sandbox may not show it
+        first, last = map(int, _KERNELS_PORTS.read_text(encoding="ascii").split())
+        chosen = {"min": first, "range": last - first + 1}
+        return {f"OMPI_MCA_btl_tcp_port_{name}_v{ip}": str(value) for name, value in chosen.items() for ip in (4, 6)}
+    return {}
 
 
 def _store(found: LauncherInfo, *, five: bool) -> Store:

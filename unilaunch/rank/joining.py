@@ -72,7 +72,7 @@ def _connect(found: LauncherInfo, peers: tcp.TcpPeers, thread_level: str) -> mpi
 
     hosts = peers.share(gethostname())
     others = ", ".join(dict.fromkeys(str(hosts[rank]) for rank in find_unreached(peers, found)))
-    fix = "let every two hosts connect at every port (firewall, security group)"
+    fix = "let every two hosts connect at every port of net.ipv4.ip_local_port_range (firewall, security group)"
     agree(peers, RendezvousError(f"no TCP connection to {others}: {fix}") if others else None)
     raise RefusedTogetherError(
         f"the ranks do not reach each other over MPI within {_PATIENCE:g} s: name the network between the hosts: "

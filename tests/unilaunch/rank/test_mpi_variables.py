@@ -14,6 +14,7 @@ from unilaunch.world import LauncherInfo
 ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}
 LIBRARY = {mpi.LIBRARY: "/opt/libmpi.so"}
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
+PORTS = {"OMPI_MCA_btl_tcp_port_min_v4": "7000"}  # of the user's; the rule for them too
 EXPORTED = {YIELD: "0"}  # the rule for it has its own test; the machine may have one processor
 
 
@@ -26,7 +27,7 @@ def _found(version: str, size: int, local_size: int) -> LauncherInfo:
     [
         (_found("4", 2, 2), {}, ONE_HOST),
         (_found("5", 2, 2), {}, ONE_HOST | {"OMPI_MCA_mtl": "^ofi"}),
-        (_found("5", 4, 2), {}, {}),
+        (_found("5", 4, 2), PORTS, {}),
         (_found("5", 2, 2), {"OMPI_MCA_btl": "tcp,self"}, {}),
         (_found("4", 2, 2), {"OMPI_MCA_pml": "ucx"}, {}),
     ],
@@ -44,7 +45,7 @@ def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, plac
     (tmp_path / place).parent.mkdir()
     (tmp_path / place).write_text(f"# comment\n{own}\n")
     daemon = Daemon(os.getpid(), tmp_path / "bin" / "prterun", ())
-    chosen = OpenMpi().mpi_variables(_found("5", 4, 2), daemon, {"HOME": str(tmp_path)})
+    chosen = OpenMpi().mpi_variables(_found("5", 4, 2), daemon, {"HOME": str(tmp_path)} | PORTS)
     chosen.pop(YIELD, None)
     expects = not (own.startswith((" btl", "pml")) or has_fabric())
     assert chosen == ({"OMPI_MCA_btl": "^ofi"} if expects else {})
@@ -87,4 +88,23 @@ def test_more_ranks_than_processors_give_way(exported: dict[str, str], expected:
 
 def test_no_mpirun_above_means_no_library_is_chosen() -> None:
     """Pytest was started by no mpirun: mpi4py finds the library itself."""
-    assert mpi.variables(_found("5", 4, 2), EXPORTED) == {}
+    assert mpi.variables(_found("5", 4, 2), EXPORTED | PORTS) == {}
+
+
+@pytest.mark.parametrize(("line", "hosts", "expected"), [
+    ("", 2, {"min_v4": "60000", "min_v6": "60000", "range_v4": "200", "range_v6": "200"}),
+    ("btl_tcp_port_min_v4 = 7000", 2, {}), ("", 1, {}),
+])  # fmt: skip
+def test_tcp_uses_the_ports_of_the_kernel(
+    line: str, hosts: int, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator can limit them to what a firewall opens; what the user chose takes precedence."""
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text(f"{line}\n")
+    (tmp_path / "ports").write_text("60000\t60199\n")
+    monkeypatch.setattr(openmpi, "_KERNELS_PORTS", tmp_path / "ports")
+    environ = {"HOME": str(tmp_path)} | EXPORTED
+    chosen = OpenMpi().mpi_variables(_found("4", 2 * hosts, 2), None, environ)
+    prefix = "OMPI_MCA_btl_tcp_port_"
+    assert {name.removeprefix(prefix): value for name, value in chosen.items() if prefix in name} == expected
+    assert not OpenMpi().mpi_variables(_found("4", 4, 2), None, environ | PORTS)
