@@ -181,7 +181,10 @@ class Monitor(Record, frozen=False):
 def _nobody(seconds: float, *, several: bool) -> str:
     """Return in words that no rank has begun, and what to do."""
     what = f"no rank has begun within {seconds:g} s (--timeout)"
-    doubt = ": the other hosts must reach this one on any TCP port, unilaunch doctor says which do not"
+    doubt = (
+        ": the other hosts must reach this one at every TCP port of its net.ipv4.ip_local_port_range, unilaunch doctor "
+        "says which do not"
+    )
     return what + doubt * several
 
 
