@@ -55,6 +55,19 @@ def test_the_same_under_launch(launcher: Launcher, tmp_path: Path) -> None:
     assert _said(finish(line, tmp_path, None).check(), 3) == ["sum 3\n"] * 3
 
 
+@pytest.mark.parametrize("start", ["run", "launch"])
+def test_a_program_may_spawn_processes(start: str, launcher: Launcher, tmp_path: Path) -> None:
+    """On one host too: processes of two worlds share no memory in Open MPI 5, and speak over TCP."""
+    library = {"MPI4PY_LIBMPI": "/usr/lib/x86_64-linux-gnu/libmpi.so.40"} if launcher.version == "4.1" else {}
+    program = str(PROGRAMS / "own_spawn.py")
+    if start == "run":
+        job = launcher.unilaunch(2, ["run", program], tmp_path, variables=library)
+    else:
+        words = ["launch", "--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+        job = finish([sys.executable, "-m", "unilaunch", *words, program], tmp_path, library)
+    assert _said(job.check(), 2) == ["sum 6\n"] * 2
+
+
 @pytest.mark.parametrize(("launcher", "arguments"), [("4.1", []), ("5.0", ["spawn"])], indirect=["launcher"])
 def test_a_program_meets_where_it_likes(launcher: Launcher, arguments: list[str], tmp_path: Path) -> None:
     """Rank 0 picks a port and broadcasts it, as without a launcher; its spawned processes meet at another one."""

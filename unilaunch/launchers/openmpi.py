@@ -64,22 +64,25 @@ class OpenMpi(Launcher):
     def mpi_variables(self, info: LauncherInfo, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
         """Return also which transport MPI is to use, unless the user chose one.
 
-        On one host it is shared memory. On several hosts that have several interfaces it is TCP over those by which
+        On one host it is shared memory, and TCP over the loopback interface for processes that a rank spawns: they
+        are another world, whose memory Open MPI 5 does not share. On several hosts that have several interfaces it is TCP over those by which
         mpirun itself reaches the other hosts. Its ports are those from which the kernel chooses: an administrator can
         limit these to what a firewall opens, and Open MPI itself would take any from 1024 on. Open MPI 5 sleeps for a
         second where its transport for libfabric finds no device (5.0.11, `mca_btl_ofi_component_close`), so it is left
         out where there is none.
         """
         chosen, five = super().mpi_variables(info, daemon, environ), info.launcher.endswith("5")
-        has_choice = any(name in environ for name in _TRANSPORT) or _chooses(_own_file(environ))
+        has_choice = _has_any(_TRANSPORT, environ) or _chooses(_own_file(environ))
         if info.local_size == info.size:
             if has_choice:
                 return chosen
-            chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
+            chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp"}  # vader: also an alias of 5's sm
+            if not _has_any(_NETWORKS, environ):
+                chosen[_NETWORKS[0]] = "lo"
             return chosen | ({"OMPI_MCA_mtl": "^ofi"} if five else {})
         if five and daemon and not (has_choice or has_fabric() or any(map(_chooses, _installed_files(daemon)))):
             chosen["OMPI_MCA_btl"] = "^ofi"
-        if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
+        if daemon and not _has_any(_NETWORKS, environ) and (interfaces := routable_interfaces(daemon)):
             chosen[_NETWORKS[0]] = ",".join(interfaces)
         return _ports(environ, daemon) | chosen
 
@@ -119,6 +122,10 @@ class OpenMpi(Launcher):
 def has_fabric(root: Path = Path("/")) -> bool:
     """Return whether this host has a network device that libfabric drives."""
     return any(True for pattern in _FABRICS for _ in root.glob(pattern))
+
+
+def _has_any(names: Sequence[str], environ: Mapping[str, str]) -> bool:
+    return any(name in environ for name in names)
 
 
 def _own_file(environ: Mapping[str, str]) -> Path:

@@ -11,7 +11,9 @@ from unilaunch.launchers.openmpi import OpenMpi, has_fabric
 from unilaunch.rank import mpi
 from unilaunch.world import LauncherInfo
 
-ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}
+SHARED_MEMORY = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp"}
+NETWORK = "OMPI_MCA_btl_tcp_if_include"
+ONE_HOST = SHARED_MEMORY | {NETWORK: "lo"}
 LIBRARY = {mpi.LIBRARY: "/opt/libmpi.so"}
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 PORTS = {"OMPI_MCA_btl_tcp_port_min_v4": "7000"}  # of the user's; the rule for them too
@@ -27,14 +29,15 @@ def _found(version: str, size: int, local_size: int) -> LauncherInfo:
     [
         (_found("4", 2, 2), {}, ONE_HOST),
         (_found("5", 2, 2), {}, ONE_HOST | {"OMPI_MCA_mtl": "^ofi"}),
+        (_found("4", 2, 2), {NETWORK: "eth0"}, SHARED_MEMORY),
         (_found("5", 4, 2), PORTS, {}),
         (_found("5", 2, 2), {"OMPI_MCA_btl": "tcp,self"}, {}),
         (_found("4", 2, 2), {"OMPI_MCA_pml": "ucx"}, {}),
     ],
-    ids=["one host, 4", "one host, 5", "several hosts", "the user's btl", "the user's pml"],
+    ids=["one host, 4", "one host, 5", "the user's network", "several hosts", "the user's btl", "the user's pml"],
 )
 def test_transport(found: LauncherInfo, exported: dict[str, str], expected: dict[str, str]) -> None:
-    """Shared memory on one host only, and only where the user chose none."""
+    """On one host shared memory, with TCP for spawned processes; only where the user chose none."""
     assert mpi.variables(found, exported | LIBRARY | EXPORTED) == expected
 
 
