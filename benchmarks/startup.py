@@ -66,7 +66,8 @@ MPI.Finalize()
 """
 #: What unilaunch sets on one host for Open MPI 5, which else looks for network devices.
 SHARED_MEMORY = {
-    "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_mtl": "^ofi",
+    "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_tcp_if_include": "lo",
+    "OMPI_MCA_mtl": "^ofi",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
 from math import inf
@@ -15,13 +16,16 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch import entry_points
-from unilaunch.errors import InputError, OutputError, SpecError, UnilaunchError, say, say_warning
+from unilaunch.errors import InputError, LauncherError, OutputError, SpecError, UnilaunchError, say, say_warning
 from unilaunch.start_variables import SPEC
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
     from unilaunch.spec import RunSpec, Spec
     from unilaunch.task import Task
+
+#: Options of `launch` with which it starts an mpirun, in nearly all cases.
+_ASKING_FOR_MPIRUN = {"hosts", "hostfile", "mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args"}
 
 S = TypeVar("S", bound="Spec")
 T = TypeVar("T")
@@ -78,8 +82,8 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
     match arguments[0] if arguments else "":
         case "run" if not _wants_help(arguments):
             return _supervise(arguments, environ, started)
-        case "agent" if SPEC in environ:
-            return _agent(arguments, environ)
+        case "agent" if arguments[1:] and arguments[1].isdecimal():
+            return _agent(arguments)
         case "launch":
             return _launch(arguments, environ)
         case "doctor":
@@ -115,13 +119,17 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
     return supervise(environ, started, partial(_run, arguments))
 
 
-def _agent(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+def _agent(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
+    from unilaunch import handover  # noqa: F401  (every rank needs it)
     from unilaunch.agent.direct import serve
     from unilaunch.agent.preload import preload
+    from unilaunch.rank import run  # noqa: F401  (the same)
 
     return serve(
-        arguments[1:], lambda: preload(_rank_task((), environ), environ), lambda args, status: _run(args, -inf, status)
+        arguments[1:],
+        lambda environ: preload(_rank_task((), environ), environ),
+        lambda args, status: _run(args, -inf, status),
     )
 
 
@@ -158,10 +166,6 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    from unilaunch.job.plan import make_plan
-    from unilaunch.launch_spec import LaunchSpec
-    from unilaunch.reading import read_task
-
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
     if as_json and not dry_run:
@@ -174,18 +178,40 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         _write(lambda: sys.stdout.write(emit(str(kind), given, environ)))
         return 0
     _say_services(environ)
+    if not dry_run:
+        return _start(given, environ)
+    from unilaunch.job.plan import make_plan
+    from unilaunch.job.show import show_plan
+    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.reading import read_task
+
     task = read_task(LaunchSpec, given, environ)
-    if dry_run:
-        from unilaunch.job.show import show_plan
+    _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
+    return 0
 
-        _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
-        return 0
-    from unilaunch.job.restart import launch_attended
-    from unilaunch.launchers import refuse_copies
 
-    if task.spec.nnodes == 1:
-        refuse_copies(environ, "unilaunch launch")
-    returncode = launch_attended(task, environ).returncode
+def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
+    """Start a job, and return its exit code."""
+    guard = None
+    if given.get("target") and not _ASKING_FOR_MPIRUN & set(given):
+        from unilaunch.job.guard import Guard
+
+        # It imports unilaunch while this process imports what plans the job.
+        with suppress(LauncherError):  # tried again when the job is planned
+            guard = Guard(str(given["target"]), environ)
+    try:
+        from unilaunch.job.restart import launch_attended
+        from unilaunch.launch_spec import LaunchSpec
+        from unilaunch.launchers import refuse_copies
+        from unilaunch.reading import read_task
+
+        task = read_task(LaunchSpec, given, environ)
+        if task.spec.nnodes == 1:
+            refuse_copies(environ, "unilaunch launch")
+        returncode = launch_attended(task, environ, guard).returncode
+    finally:
+        if guard:
+            guard.close()
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))
     return returncode

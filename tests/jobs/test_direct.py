@@ -164,6 +164,21 @@ def _left(folder: Path) -> Iterator[str]:
                 yield (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
+@pytest.mark.parametrize("words", ["-n 2 train.py", "-n 2 --oversubscribe --map-by core train.py", "-n 0 train.py"])
+def test_nothing_outlives_a_job_that_is_refused(words: str, tmp_path: Path) -> None:
+    """The guard starts before the job is planned."""
+    job = _launch(words, tmp_path, JOB_OF_TEST=str(tmp_path), PATH="/nowhere")
+    assert (job.returncode, [*_left(tmp_path)]) == (2, [])
+
+
+def test_python_itself_finds_what_the_ranks_get(tmp_path: Path) -> None:
+    """A variable that Python reads at its start may be given to the ranks alone, and a folder too."""
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "train.py").write_text("import os, sys\nprint(sys.flags.hash_randomization, os.getcwd())\n")
+    job = _launch("-n 2 --console all -x PYTHONHASHSEED=0 --cwd below below/train.py", tmp_path).check()
+    assert job.stdout.splitlines() == [f"0 {tmp_path / 'below'}"] * 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize("victim", ["launch", "guard", "agent", "rank"])
 def test_nothing_outlives_the_job(victim: str, number: signal.Signals, tmp_path: Path) -> None:

@@ -38,14 +38,16 @@ from unilaunch.rank.status import Status
 _FILES = 16
 #: Bytes of a request that are read at once.
 _PIECE = 1 << 16
-#: Imports what every rank needs, and returns the environment variables that the import has set.
-Preload = Callable[[], Mapping[str, str]]
+#: Imports the framework of ranks with this environment, and returns the variables that the import has set.
+Preload = Callable[[Mapping[str, str]], Mapping[str, str]]
 #: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
 Work = Callable[[Sequence[str], Status], int]
 
 
 def serve(words: Sequence[str], preload: Preload, work: Work) -> int:
     """Start the attempts that `launch` requests, and exit when it closes the connection; return only in a rank.
+
+    The first message has the ranks' environment: what this process has found differs by variables of the start.
 
     Args:
         words: The number of the connection's descriptor, and `UNSHARED` if every rank imports by itself.
@@ -55,9 +57,11 @@ def serve(words: Sequence[str], preload: Preload, work: Work) -> int:
     adopt_orphans()
     connection = socket.socket(fileno=int(words[0]))
     variables: Mapping[str, str] = {}
-    if UNSHARED not in words:
+    if UNSHARED not in words and (told := _receive(connection)):
+        os.environ.clear()  # noqa: TID251  (this process imports for ranks that have that environment)
+        os.environ.update(told["environ"])  # noqa: TID251
         with suppress(Exception):  # the ranks meet the same error, and show it
-            variables = preload()
+            variables = preload(told["environ"])
         if len(list(Path("/proc/self/task").iterdir())) > 1 or children():  # a fork would not copy all of the state
             _begin_again(connection)
     own, launch = os.getpid(), os.getppid()
@@ -118,10 +122,14 @@ def _begin_again(connection: socket.socket) -> NoReturn:
 
 
 def _receive(connection: socket.socket) -> dict[str, Any]:
-    """Return the next request; empty if `launch` has closed the connection."""
-    text, files = bytearray(), []
+    """Return the next message and its files; empty if `launch` has closed the connection.
+
+    Nothing behind the message is read: it is for the process that may replace this one.
+    """
+    text, files = bytearray(), list[int]()
     while not text.endswith(b"\n"):
-        piece, received, _, _ = socket.recv_fds(connection, _PIECE, 3)
+        end = connection.recv(_PIECE, socket.MSG_PEEK).find(b"\n") + 1
+        piece, received, _, _ = socket.recv_fds(connection, end or _PIECE, 3)
         if not piece:
             return {}
         text += piece

@@ -1,4 +1,4 @@
-"""Import the modules that every rank needs only once, in the process from which the ranks are forked."""
+"""Import the framework of all ranks only once, in the process from which the ranks are forked."""
 
 import ast
 import importlib
@@ -19,8 +19,6 @@ from unilaunch.task import Task
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
-#: Modules that an agent and its ranks always import.
-_OURS = ("unilaunch.agent.agent", "unilaunch.rank.run")
 #: Variables that make an import depend on the process: on its CPUs, or on the rank that a log file is named after.
 _OF_A_PROCESS = (
     "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "GLOG_log_dir",
@@ -30,7 +28,7 @@ _HARMLESS = {*sys.stdlib_module_names, "numpy"}
 
 
 def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]:
-    """Import unilaunch and, on CPU, the framework, for all ranks; return the variables that the import has set.
+    """Import on CPU the framework for all ranks; return the variables that the import has set.
 
     Every rank imports the framework by itself where a device is visible, since the state of a driver's library may not
     survive a fork, and where a variable makes the import depend on the process.
@@ -39,8 +37,6 @@ def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]
         task: The task of the ranks.
         environ: The process's environment.
     """
-    for module in _OURS:
-        importlib.import_module(module)
     backend = _first_backend(task)
     devices = task.spec.device != "cpu" and any(visible_devices(environ).values())
     if not backend or devices or any(name.startswith(_OF_A_PROCESS) for name in environ):

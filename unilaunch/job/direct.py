@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unilaunch.errors import LauncherError
+from unilaunch.job.guard import Guard
 from unilaunch.job.started import Started
 from unilaunch.job.terminal import Console
 from unilaunch.launch_spec import LaunchSpec
@@ -24,8 +23,6 @@ from unilaunch.version import __version__
 
 #: The fields of `LaunchSpec` that say how ranks are started. Others may hold secrets, and no rank depends on them.
 _OF_THE_START = {"nnodes", "node_rank", "max_restarts", "grace", "cwd", "bind_to"}
-#: Seconds for the process that forks the agents to exit, once its connection is closed.
-_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -74,11 +71,12 @@ def launch_line(program: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
 
 
 class DirectAgents:
-    """Starts the agents of a job's attempts, all from one process, which the first attempt starts.
+    """Starts the agents of a job's attempts, all from one process.
 
     Args:
         target: What the ranks run, for lists of processes.
         mpi: Whether the ranks may import a library that needs MPI.
+        guard: A process that was started before the job was planned.
 
     Attributes:
         exit_code: How the job ends, for other nodes.
@@ -88,10 +86,8 @@ class DirectAgents:
     exit_code = 1
     key: bytes | None = None
 
-    def __init__(self, target: object, *, mpi: bool) -> None:
-        self._target, self._mpi = str(target), mpi
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection = socket.socket()
+    def __init__(self, target: object, *, mpi: bool, guard: Guard | None = None) -> None:
+        self._target, self._mpi, self._guard = str(target), mpi, guard
 
     def start(
         self, request: Request, environ: Mapping[str, str], console: Console, share: Share | None = None
@@ -109,53 +105,37 @@ class DirectAgents:
         """
         given = (text.partition("=") for text in request.mpi.export)
         environ = {**environ, **{name: value for name, equals, value in given if equals}}
-        if self._process is None or self._process.poll() is not None:
-            self._process = self._begin(request.mpi.cwd, environ)
+        if self._guard and not self._guard.serves(environ, request.mpi.cwd):
+            self._guard.close()
+            self._guard = None
+        self._guard = guard = self._guard or Guard(self._target, environ, request.mpi.cwd)
+        guard.tell(environ)
         words = request.program[request.program.index("--") :] if "--" in request.program else ()
         share = share or Share(0, request.nprocs, request.nprocs, f"direct-{os.urandom(8).hex()}")
         what = {"environ": environ, "words": words, "mpi": self._mpi, "share": vars(share), "windows": console.windows}
         text = json.dumps({**what, "bound": request.mpi.bind_to != "none"})
-        started = StartedAgent(self._process, self._connection)
+        started = StartedAgent(guard)
         data = text.encode() + b"\n"
         with suppress(OSError), started.lending_files(console) as files:  # killed: its end says so
-            sent = socket.send_fds(self._connection, [data], files)
-            self._connection.sendall(data[sent:])
+            sent = socket.send_fds(guard.connection, [data], files)
+            guard.connection.sendall(data[sent:])
         return started
 
-    def _begin(self, folder: Path | None, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        self._connection.close()
-        self._connection, other = socket.socketpair()
-        line = [sys.executable, "-m", "unilaunch", "agent", str(other.fileno()), self._target]
-        with other:
-            try:
-                return subprocess.Popen(
-                    line, env=environ, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
-                    pass_fds=[other.fileno()],
-                )  # fmt: skip
-            except OSError as error:
-                raise LauncherError(f"{sys.executable}: cannot be started: {error.strerror}") from None
-
     def close(self) -> None:
-        """End the process: it has no agent any more, unless `launch` fails."""
-        self._connection.close()
-        if self._process:
-            try:
-                self._process.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        """End the process."""
+        if self._guard:
+            self._guard.close()
 
 
 class StartedAgent(Started):
     """An agent, which runs one attempt.
 
     Args:
-        process: The process from which it is forked.
-        connection: The connection to that process.
+        guard: The process from which it is forked.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:
-        self._process, self._connection = process, connection
+    def __init__(self, guard: Guard) -> None:
+        self._process, self._connection = guard.process, guard.connection
         self._agent = 0
         self._unread = bytearray()
 

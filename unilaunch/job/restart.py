@@ -12,6 +12,7 @@ from unilaunch.hostfile import format_hostfile
 from unilaunch.job import login
 from unilaunch.job.direct import DirectAgents, DirectStart
 from unilaunch.job.find import as_of_a_shell
+from unilaunch.job.guard import Guard
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
@@ -33,8 +34,15 @@ _OWN = {RESTARTS, MAX_RESTARTS, SECRET}
 _HOPELESS = {Cause.REFUSED_INPUT, Cause.CANNOT_START}
 
 
-def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
+def launch_attended(
+    task: Task[LaunchSpec], environ: Mapping[str, str], guard: Guard | None = None
+) -> LaunchResult:  # fmt: skip
     """Run a job for a user at a terminal, in a process that ends after it; see `run`.
+
+    Args:
+        task: The task of the ranks.
+        environ: The process's environment.
+        guard: A process that can fork the agents, if this becomes a direct start.
 
     Raises:
         UnilaunchError: It cannot be started.
@@ -46,7 +54,7 @@ def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Launc
 
             if not leads(plan.task.spec):
                 return LaunchResult(follow(plan, environ, asked), (), None, plan.task.spec.output_dir, None)
-        return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None))
+        return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None, guard=guard))
 
 
 def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
@@ -79,7 +87,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         return LaunchResult(128 + caller.asked.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
     with (
         own_input(attended=caller.attended, inherited=is_direct) as stdin,
-        closing(_agents(plan, environ, caller.asked)) as agents,
+        closing(_agents(plan, environ, caller)) as agents,
         listening(plan, agents.key) as (inbox, where),
         TemporaryDirectory(prefix="unilaunch-") as folder,
     ):
@@ -104,13 +112,14 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
             say(f"restart {restarts} of {allowed}, with {len(plan.rows)} ranks")
 
 
-def _agents(plan: Plan, environ: Mapping[str, str], asked: Asked) -> DirectAgents:
+def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAgents:
     """Return what starts the agents, if this is a direct start."""
     if plan.task.spec.nnodes > 1:
         from unilaunch.job.nodes import Leader, StartSecret
 
-        return Leader(plan, StartSecret(plan.task.spec, environ), asked)
-    return DirectAgents(plan.task.target, mpi=isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi)
+        return Leader(plan, StartSecret(plan.task.spec, environ), caller.asked)
+    mpi = isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi
+    return DirectAgents(plan.task.target, mpi=mpi, guard=caller.guard)
 
 
 def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task[LaunchSpec]:

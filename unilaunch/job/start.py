@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from unilaunch import handover
 from unilaunch.errors import REQUEUE, one_line
 from unilaunch.job.direct import DirectAgents, DirectStart
+from unilaunch.job.guard import Guard
 from unilaunch.job.inspecting import inspecting
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
@@ -48,11 +49,13 @@ class Caller(Record):
         attended: Whether the user waits at the terminal: there is a live line, and the input goes to rank 0.
         stdin: The descriptor of rank 0's input; None: it has none.
         watch: Called at each start with the plan and the inbox of the agents' messages.
+        guard: A process that can fork the agents of a direct start; None: it is started when it is needed.
     """
 
     asked: Asked
     attended: bool
     watch: Callable[[Plan, Inbox], None]
+    guard: Guard | None = None
     stdin: int | None = None
 
 

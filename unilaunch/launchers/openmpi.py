@@ -64,12 +64,12 @@ class OpenMpi(Launcher):
     def mpi_variables(self, info: LauncherInfo, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
         """Return also which transport MPI is to use, unless the user chose one.
 
-        On one host it is shared memory, and TCP over the loopback interface for processes that a rank spawns: they
-        are another world, whose memory Open MPI 5 does not share. On several hosts that have several interfaces it is TCP over those by which
-        mpirun itself reaches the other hosts. Its ports are those from which the kernel chooses: an administrator can
-        limit these to what a firewall opens, and Open MPI itself would take any from 1024 on. Open MPI 5 sleeps for a
-        second where its transport for libfabric finds no device (5.0.11, `mca_btl_ofi_component_close`), so it is left
-        out where there is none.
+        On one host it is shared memory, and TCP over the loopback interface for processes that a rank spawns: they are
+        another world, whose memory Open MPI 5 does not share. On several hosts that have several interfaces it is TCP
+        over those by which mpirun itself reaches the other hosts. Its ports are those from which the kernel chooses: an
+        administrator can limit these to what a firewall opens, and Open MPI itself would take any from 1024 on. Open
+        MPI 5 sleeps for a second where its transport for libfabric finds no device (5.0.11,
+        `mca_btl_ofi_component_close`), so it is left out where there is none.
         """
         chosen, five = super().mpi_variables(info, daemon, environ), info.launcher.endswith("5")
         has_choice = _has_any(_TRANSPORT, environ) or _chooses(_own_file(environ))
