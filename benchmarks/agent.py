@@ -24,9 +24,9 @@ began = time.monotonic()
 from unilaunch.rank.status import Status
 from unilaunch.rank.status_page import StatusPage
 from unilaunch.rank.run import run
-from unilaunch.options import parse
-from unilaunch.spec import RunSpec
-from unilaunch.reading import read_task
+from unilaunch.spec.options import parse
+from unilaunch.spec.run_spec import RunSpec
+from unilaunch.spec.reading import read_task
 def read():
     given = parse(sys.argv[1:]); del given["command"]
     return read_task(RunSpec, given, dict(os.environ))

@@ -22,14 +22,14 @@ from pathlib import Path
 from selectors import DefaultSelector
 
 from mpirun import verdict
-from unilaunch.limits import allow_files, files_for_strangers
+from unilaunch.folder.failure import Cause, Failure
+from unilaunch.machine.limits import allow_files, files_for_strangers
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.verdict import judge, show
-from unilaunch.output.failure import Cause, Failure
 
 PROCESSES = 4
 #: Open files for each agent, as a job's monitor asks for them.

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from mpirun import SHARED, verdict
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from mpirun import LINE, UNILAUNCH, execute, verdict
-from unilaunch.start_variables import SPEC
+from unilaunch.spec.start_variables import SPEC
 
 #: Prints the moment, and the process's peak in KiB. Not ru_maxrss: that begins with the peak of the starting process.
 NOW = """
@@ -28,13 +28,13 @@ with open("/proc/self/status") as status:
 print(now, peak, flush=True)
 """
 PROBE = f"""
-from unilaunch.model import Model
+from unilaunch.interfaces.model import Model
 
 class Probe(Model):
     name = "probe"
     @property
     def spec(self):
-        from unilaunch.spec import Spec
+        from unilaunch.spec.run_spec import Spec
         return Spec
     def check(self, options, world_size): pass
     def run(self, options, prepared, session, framework): return {{}}
@@ -45,10 +45,10 @@ RUN = [*UNILAUNCH, "run", "probe", "--backend", "torch"]
 #: Prints what `launch` would hand to its ranks.
 HAND_OVER = """
 import sys
-from unilaunch.handover import hand_over
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.options import parse
-from unilaunch.reading import read_task
+from unilaunch.spec.handover import hand_over
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
 given = parse(["launch", "probe", "--backend", "torch", "--output-dir", "OUTPUT"])
 for name in ("command", "dry_run", "json", "emit"):
     given.pop(name)

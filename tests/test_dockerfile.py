@@ -21,7 +21,7 @@ import pytest
 
 from image import Image, Steps, build, lacking, make_base, read_steps
 from jobs.mpirun import NUMPY_BACKEND
-from unilaunch.job.emit.kubernetes import SSH_FOLDER, SSHD, USER
+from unilaunch.jobfiles.kubernetes import SSH_FOLDER, SSHD, USER
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "docker" / "Dockerfile"

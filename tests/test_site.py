@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import unilaunch
-from unilaunch import plugins
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.spec import Spec
+from unilaunch.interfaces import plugins
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.run_spec import Spec
 
 pytestmark = pytest.mark.xdist_group("site")  # it is built once
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from threaded_ranks import RankInTurn, in_turns, on_every_rank
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 
 Rows = NDArray[Any]
 

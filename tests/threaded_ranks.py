@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.backend import Collectives, Exchange
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives, Exchange
+from unilaunch.rendezvous.alone import Alone
 
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:
-    from unilaunch.backend import Backend, Collectives, Exchange, Peers, Placement, Rendezvous
-    from unilaunch.command import Command
     from unilaunch.errors import (
         DivergedError,
         EnvironmentMismatchError,
@@ -27,23 +25,25 @@ if TYPE_CHECKING:
         StoppedError,
         UnilaunchError,
     )
-    from unilaunch.hostfile import HostfileError
+    from unilaunch.folder.failure import Cause, Failure
+    from unilaunch.folder.result import JobFailed, LaunchResult, RankResult
+    from unilaunch.interfaces.backend import Backend, Collectives, Exchange, Peers, Placement, Rendezvous
+    from unilaunch.interfaces.command import Command
+    from unilaunch.interfaces.model import Framework, Model, Session
+    from unilaunch.interfaces.report_layout import ReportLayout
+    from unilaunch.interfaces.step import Step
+    from unilaunch.interfaces.world import LauncherInfo, World
     from unilaunch.job.api import launch, start
-    from unilaunch.job.emit import JobFile
     from unilaunch.job.handle import Job, JobStatus, RankStatus
-    from unilaunch.launch_spec import LaunchSpec, MpiSpec
+    from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request
-    from unilaunch.logs.lines import LogLine
-    from unilaunch.model import Framework, Model, Session
+    from unilaunch.look.logs.lines import LogLine
     from unilaunch.monitor.rank_seen import RankState
-    from unilaunch.output.failure import Cause, Failure
-    from unilaunch.output.result import JobFailed, LaunchResult, RankResult
     from unilaunch.rank.current import init
-    from unilaunch.report_layout import ReportLayout
-    from unilaunch.spec import RunSpec, Spec
-    from unilaunch.step import Step
-    from unilaunch.world import LauncherInfo, World
+    from unilaunch.spec.hostfile import HostfileError
+    from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec
+    from unilaunch.spec.run_spec import RunSpec, Spec
 
 __all__ = [
     "Backend", "Cause", "Collectives", "Command", "DivergedError", "EnvironmentMismatchError", "Exchange", "Failure",
@@ -57,30 +57,30 @@ __all__ = [
 
 #: The public names of each module.
 _NAMES = {
-    "backend": "Backend Collectives Exchange Peers Placement Rendezvous",
-    "command": "Command",
+    "interfaces.backend": "Backend Collectives Exchange Peers Placement Rendezvous",
+    "interfaces.command": "Command",
     "errors": """
         DivergedError EnvironmentMismatchError InputError LauncherError MonitorError OutputError
         PeerLostError PlacementError PluginError RefusedTogetherError RendezvousError SpecError StoppedError
         UnilaunchError
     """,
-    "hostfile": "HostfileError",
+    "spec.hostfile": "HostfileError",
     "job.api": "launch start",
-    "job.emit": "JobFile",
+    "jobfiles": "JobFile",
     "job.handle": "Job JobStatus RankStatus",
-    "launch_spec": "LaunchSpec MpiSpec",
+    "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
     "launchers.mpirun": "Mpirun Request",
-    "logs.lines": "LogLine",
-    "model": "Framework Model Session",
+    "look.logs.lines": "LogLine",
+    "interfaces.model": "Framework Model Session",
     "monitor.rank_seen": "RankState",
-    "output.failure": "Cause Failure",
-    "output.result": "JobFailed LaunchResult RankResult",
+    "folder.failure": "Cause Failure",
+    "folder.result": "JobFailed LaunchResult RankResult",
     "rank.current": "init",
-    "report_layout": "ReportLayout",
-    "spec": "RunSpec Spec",
-    "step": "Step",
-    "world": "LauncherInfo World",
+    "interfaces.report_layout": "ReportLayout",
+    "spec.run_spec": "RunSpec Spec",
+    "interfaces.step": "Step",
+    "interfaces.world": "LauncherInfo World",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from unilaunch import entry_points
 from unilaunch.errors import InputError, LauncherError, OutputError, SpecError, UnilaunchError, say, say_warning
-from unilaunch.start_variables import SPEC
+from unilaunch.interfaces import entry_points
+from unilaunch.spec.start_variables import SPEC
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
-    from unilaunch.spec import RunSpec, Spec
-    from unilaunch.task import Task
+    from unilaunch.spec.run_spec import RunSpec, Spec
+    from unilaunch.spec.task import Task
 
 #: Options of `launch` with which it starts an mpirun, in nearly all cases.
 _ASKING_FOR_MPIRUN = {"hosts", "hostfile", "mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args"}
@@ -88,14 +88,14 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return _launch(arguments, environ)
         case "doctor":
             from unilaunch.doctor.checkup import doctor
-            from unilaunch.launch_spec import DoctorSpec, MpiSpec
+            from unilaunch.spec.launch_spec import DoctorSpec, MpiSpec
 
             shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout", "output_dir", "measure", "healthy"}
             options = _checked(DoctorSpec, _fields(arguments), environ, shared)
             return _write(lambda: doctor(options, environ))
         case "explain":
-            from unilaunch.explain import explain
-            from unilaunch.spec import RunSpec
+            from unilaunch.look.explain import explain
+            from unilaunch.spec.run_spec import RunSpec
 
             spec = _checked(RunSpec, _fields(arguments), environ, set(RunSpec.model_fields))
             return _write(lambda: explain(spec, environ, started))
@@ -106,7 +106,7 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
 def _wants_help(arguments: Sequence[str]) -> bool:
     if not {"-h", "--help", "--help-all"} & set(arguments):
         return False
-    from unilaunch.options import asks_for_help
+    from unilaunch.spec.options import asks_for_help
 
     return asks_for_help(arguments)
 
@@ -121,10 +121,10 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
 
 def _agent(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
-    from unilaunch import handover  # noqa: F401  (every rank needs it)
     from unilaunch.agent.direct import serve
     from unilaunch.agent.preload import preload
     from unilaunch.rank import run  # noqa: F401  (the same)
+    from unilaunch.spec import handover  # noqa: F401  (every rank needs it)
 
     return serve(
         arguments[1:],
@@ -143,11 +143,11 @@ def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
     """Return a rank's task: from the spec that `launch` has passed, or from its command line."""
     if SPEC in environ:
-        from unilaunch.handover import take_over
+        from unilaunch.spec.handover import take_over
 
         return take_over(environ[SPEC], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
-    from unilaunch.reading import read_task
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec.reading import read_task
+    from unilaunch.spec.run_spec import RunSpec
 
     return read_task(RunSpec, _fields(arguments), environ)
 
@@ -160,7 +160,7 @@ def _fields(arguments: Sequence[str]) -> dict[str, object]:
 
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options and the command that were typed; the help, if it was requested, is written to its end."""
-    from unilaunch.options import parse
+    from unilaunch.spec.options import parse
 
     return _write(lambda: parse(arguments))
 
@@ -173,7 +173,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if kind and dry_run:
         raise SpecError(f"--dry-run --emit {kind}: the file itself says what it will do: leave one out")
     if kind:
-        from unilaunch.job.emit import emit
+        from unilaunch.jobfiles import emit
 
         _write(lambda: sys.stdout.write(emit(str(kind), given, environ)))
         return 0
@@ -182,8 +182,8 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return _start(given, environ)
     from unilaunch.job.plan import make_plan
     from unilaunch.job.show import show_plan
-    from unilaunch.launch_spec import LaunchSpec
-    from unilaunch.reading import read_task
+    from unilaunch.spec.launch_spec import LaunchSpec
+    from unilaunch.spec.reading import read_task
 
     task = read_task(LaunchSpec, given, environ)
     _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
@@ -201,9 +201,9 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
             guard = Guard(str(given["target"]), environ)
     try:
         from unilaunch.job.restart import launch_attended
-        from unilaunch.launch_spec import LaunchSpec
         from unilaunch.launchers import refuse_copies
-        from unilaunch.reading import read_task
+        from unilaunch.spec.launch_spec import LaunchSpec
+        from unilaunch.spec.reading import read_task
 
         task = read_task(LaunchSpec, given, environ)
         if task.spec.nnodes == 1:
@@ -218,7 +218,7 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
 
 
 def _say_services(environ: Mapping[str, str]) -> None:
-    from unilaunch.service_variables import describe_services
+    from unilaunch.spec.service_variables import describe_services
 
     if line := describe_services(environ):
         say(line)
@@ -226,7 +226,7 @@ def _say_services(environ: Mapping[str, str]) -> None:
 
 def _say_which_are_ours(args: Sequence[str], target: str) -> None:
     """Name the options of unilaunch among a program's arguments, after the program has refused its arguments."""
-    from unilaunch.options import own_options
+    from unilaunch.spec.options import own_options
 
     if ours := own_options("launch", args):
         verb = "are options" if ours[1:] else "is an option"
@@ -234,7 +234,7 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    from unilaunch import plugins
+    from unilaunch.interfaces import plugins
 
     warnings.showwarning = say_warning
     given = _parsed(arguments)
@@ -276,8 +276,8 @@ def _write(run: Callable[[], T]) -> T:
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
-    from unilaunch.reading import known_fields, without_hosts
-    from unilaunch.spec import read_variables, validate, variable_of
+    from unilaunch.spec.reading import known_fields, without_hosts
+    from unilaunch.spec.run_spec import read_variables, validate, variable_of
 
     _say_services(environ)
 

@@ -7,12 +7,12 @@ from importlib.metadata import version
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from unilaunch.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
-from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PluginError
+from unilaunch.interfaces.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
+from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.waits import Waits
+from unilaunch.interfaces.world import World
 from unilaunch.overriding import override
-from unilaunch.waits import Waits
-from unilaunch.world import World
 
 #: MindSpore's name of each kind of device.
 TARGETS = {"cpu": "CPU", "cuda": "GPU", "npu": "Ascend"}

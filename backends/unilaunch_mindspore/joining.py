@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from unilaunch.addresses import resolve
-from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
-from unilaunch.world import World
+from unilaunch.interfaces.backend import Peers, Rendezvous
+from unilaunch.interfaces.world import World
+from unilaunch.rendezvous.addresses import resolve
 
 PATIENCE = timedelta(seconds=300)
 

@@ -7,7 +7,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 from typing_extensions import override
 
-from unilaunch.linear import LinearOperator, OnTensors
+from unilaunch.interfaces.linear import LinearOperator, OnTensors
 
 #: Types of 16 bits.
 HALVES = {ms.float16, ms.bfloat16}

@@ -8,12 +8,12 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from unilaunch.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
-from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PlacementError, RendezvousError
+from unilaunch.interfaces.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
+from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.waits import Waits
+from unilaunch.interfaces.world import World
 from unilaunch.overriding import override
-from unilaunch.waits import Waits
-from unilaunch.world import World
 
 #: torch's name of the communication of each kind of device.
 COMMUNICATION = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from unilaunch.linear import LinearOperator, OnTensors, Transposed
+from unilaunch.interfaces.linear import LinearOperator, OnTensors, Transposed
 
 
 class OnHost(OnTensors):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import device_network, host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from unilaunch.rank.mpi import MpiCollectives
+from unilaunch.rendezvous.mpi import MpiCollectives
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact

@@ -10,9 +10,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import unilaunch
-from unilaunch import entry_points, plugins
-from unilaunch.grammar import CORE, Parser, Switch, make_parser, model_options
-from unilaunch.help_texts import EXAMPLES, HELP, STARTS
+from unilaunch.interfaces import entry_points, plugins
+from unilaunch.spec.grammar import CORE, Parser, Switch, make_parser, model_options
+from unilaunch.spec.help_texts import EXAMPLES, HELP, STARTS
 
 Row = tuple[str, str, str]
 #: The public packages, by their anchors on the page.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.exchange.meter import Meter

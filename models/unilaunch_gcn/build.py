@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from unilaunch.backend import Backend, Collectives, Placement
 from unilaunch.errors import SpecError
-from unilaunch.model import Framework
+from unilaunch.interfaces.backend import Backend, Collectives, Placement
+from unilaunch.interfaces.model import Framework
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.first_layer import FirstLayer

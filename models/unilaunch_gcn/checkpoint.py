@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.errors import InputError, OutputError, SpecError
-from unilaunch.output.files import write_whole
+from unilaunch.folder.files import write_whole
 from unilaunch_gcn.checkpoint_file import State, content, epoch_of, load, load_weights
 from unilaunch_gcn.layers import Layer
 from unilaunch_gcn.options import count_heads

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from typing_extensions import override
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors

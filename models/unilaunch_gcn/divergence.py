@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.network import Network, by_layer, views
 from unilaunch_graph.optimizer import Adam
 

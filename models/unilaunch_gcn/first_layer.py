@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.arrays import Floats

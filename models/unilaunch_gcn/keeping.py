@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
-from unilaunch.backend import Collectives
 from unilaunch.errors import InputError, OutputError, SpecError
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.model import Session
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Session
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
 from unilaunch_gcn.network import Network

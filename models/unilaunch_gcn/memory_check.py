@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unilaunch.cgroups import memory_limit
 from unilaunch.errors import SpecError
+from unilaunch.machine.cgroups import memory_limit
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.memory import Share, forecast_memory
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unilaunch.model import Session
+    from unilaunch.interfaces.model import Session
     from unilaunch_gcn.spec import GcnSpec, TrainingSpec
     from unilaunch_graph.data.graph import Graph
     from unilaunch_graph.partition.part import Part

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.operators.tape import Recorded, Tape, call

@@ -5,15 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.agreement import alike
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
+from unilaunch.rendezvous.agreement import alike
 from unilaunch_gcn.options import refuse_options, takes_edges_as_given, told_of_edges
 
 if TYPE_CHECKING:
-    from unilaunch.report_layout import ReportLayout
+    from unilaunch.interfaces.report_layout import ReportLayout
     from unilaunch_gcn.spec import GcnSpec
     from unilaunch_graph.data.graph import Graph
     from unilaunch_graph.partition.part import Part

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch.json_value import JsonValue
-from unilaunch.linear import LinearOperator
 from unilaunch_gcn.convolution import EPSILON, Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter, count_decayed, count_weights
 from unilaunch_gcn.network_config import NetworkConfig

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, ValidationError
 from typing_extensions import override
 
-from unilaunch.command import Command
 from unilaunch.errors import InputError, SpecError, say_warning
-from unilaunch.spec import Spec
+from unilaunch.interfaces.command import Command
+from unilaunch.spec.run_spec import Spec
 
 if TYPE_CHECKING:
     from unilaunch.rank.current import Member

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.network import views
 from unilaunch_gcn.tensors import Forward, Operation, Tensors

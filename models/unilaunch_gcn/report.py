@@ -1,6 +1,6 @@
 """The layout of `unilaunch report` for runs of the GCN."""
 
-from unilaunch.report_layout import Plot, ReportLayout, Value
+from unilaunch.interfaces.report_layout import Plot, ReportLayout, Value
 
 #: Each task has some of them.
 _METRICS = {"accuracy": "accuracy", "micro_f1": "micro-F1", "mae": "mean absolute error", "rmse": "RMSE"}

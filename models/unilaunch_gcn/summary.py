@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unilaunch.model import Session
+from unilaunch.interfaces.model import Session
 from unilaunch_graph.data.labels import Task
 from unilaunch_graph.training.objective import SPLITS, shown
 

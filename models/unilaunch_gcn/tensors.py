@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.backend import Collectives
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
 from unilaunch_graph.exchange.meter import HostWatch, Watch
 from unilaunch_graph.kernels.choice import Kernels, Products

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch.json_value import JsonValue
 from unilaunch_gcn.convolution import EPSILON, normalise
 from unilaunch_gcn.device_network import DeviceNetwork

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.backend import Collectives
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.tensors import DeviceTensors, Operation
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.arrays import Floats, FloatType

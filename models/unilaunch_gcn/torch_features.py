@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_graph.arrays import Floats

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_torch.linear import OnHost, apply, call

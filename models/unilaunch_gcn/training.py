@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from unilaunch.backend import Collectives
 from unilaunch.errors import StoppedError
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.model import Framework, Session
+from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Framework, Session
-from unilaunch.step import Step
 from unilaunch_gcn.build import load_network
 from unilaunch_gcn.divergence import LOSS, FiniteCheck
 from unilaunch_gcn.keeping import History, Keeper

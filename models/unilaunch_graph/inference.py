@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.edges import EDGE_IDS, NamedArrays
 from unilaunch_graph.data.graph import Features

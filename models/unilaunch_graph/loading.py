@@ -9,12 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from unilaunch import agreement
-from unilaunch.backend import Peers
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member, join
-from unilaunch.spec import validate, variable_of
-from unilaunch.world import World
+from unilaunch.rendezvous import agreement
+from unilaunch.spec.run_spec import validate, variable_of
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import Check, prepare_part
 from unilaunch_graph.spec import DataSpec

@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from unilaunch.command import Command
 from unilaunch.errors import SpecError
-from unilaunch.output.log import Log
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.command import Command
 from unilaunch_graph.spec import DataSpec
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from unilaunch.spec import Spec
+from unilaunch.spec.run_spec import Spec
 
 _TOP_K = 128
 

@@ -1,7 +1,7 @@
 """Choose the network for a backend: only this module knows which network belongs to which backend."""
 
-from unilaunch.backend import Placement
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.backend import Placement
 from unilaunch_mnist.network import Network, initial_weights
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
 
 if TYPE_CHECKING:
-    from unilaunch.report_layout import ReportLayout
+    from unilaunch.interfaces.report_layout import ReportLayout
     from unilaunch_mnist.preparation import Mnist
     from unilaunch_mnist.spec import MnistSpec
 

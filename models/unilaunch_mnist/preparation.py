@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from unilaunch.errors import InputError
-from unilaunch.model import Session
+from unilaunch.interfaces.model import Session
 from unilaunch_mnist.arrays import Labels, Pixels
 from unilaunch_mnist.idx import read_images, read_labels
 

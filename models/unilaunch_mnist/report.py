@@ -1,6 +1,6 @@
 """The figures and curves that `unilaunch report` shows for an MNIST training."""
 
-from unilaunch.report_layout import Plot, ReportLayout, Value
+from unilaunch.interfaces.report_layout import Plot, ReportLayout, Value
 
 LAYOUT = ReportLayout(
     step="epoch",

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from unilaunch.spec import Spec
+from unilaunch.spec.run_spec import Spec
 
 
 class MnistSpec(Spec):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unilaunch.model import Session
+from unilaunch.interfaces.model import Session
 
 
 def show(result: Mapping[str, Any], session: Session, backend: str) -> None:

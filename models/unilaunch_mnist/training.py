@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.model import Framework, Session
+from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Framework, Session
-from unilaunch.step import Step
 from unilaunch_mnist.arrays import Ids
 from unilaunch_mnist.loading import load_network
 from unilaunch_mnist.network import Network

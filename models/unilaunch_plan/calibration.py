@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, JsonValue
 
-from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import InputError
-from unilaunch.model import Framework, Model, Session
+from unilaunch.interfaces.backend import Collectives, Exchange
+from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.overriding import override
-from unilaunch.rank.alone import Alone
-from unilaunch.spec import Spec
+from unilaunch.rendezvous.alone import Alone
+from unilaunch.spec.run_spec import Spec
 from unilaunch_gcn.spec import TrainingSpec
 from unilaunch_graph.peak import resident_memory
 

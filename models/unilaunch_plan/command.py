@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 from typing_extensions import override
 
-from unilaunch import plugins
-from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
-from unilaunch.output.files import write_users
-from unilaunch.output.log import Log
+from unilaunch.folder.files import write_users
+from unilaunch.folder.log import Log
+from unilaunch.interfaces import plugins
+from unilaunch.interfaces.command import Command
 from unilaunch_gcn.options import refuse_options, takes_edges_as_given
 from unilaunch_gcn.spec import TrainingSpec
 from unilaunch_plan.table import Row, json_line, page, table
@@ -112,7 +112,7 @@ def _counts(text: str) -> list[int]:
 def _slots(text: str | None, most: int) -> dict[str, int]:
     if text is None:
         return {}
-    from unilaunch.hostfile import parse_hosts
+    from unilaunch.spec.hostfile import parse_hosts
 
     slots = {host.name: host.slots or 1 for host in parse_hosts(text)}
     if sum(slots.values()) < most:

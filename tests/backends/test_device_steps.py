@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import override
 
 from graphs_by_hand import make_graph
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import device_network, host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers

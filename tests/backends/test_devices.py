@@ -17,11 +17,11 @@ import pytest
 import torch
 import torch.distributed
 
-from unilaunch.backend import Peers, Placement, Rendezvous
-from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PlacementError
+from unilaunch.interfaces.backend import Peers, Placement, Rendezvous
+from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member
-from unilaunch.world import World
 from unilaunch_graph.torch import loading
 from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_torch.backend import TorchBackend

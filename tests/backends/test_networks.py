@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
-from unilaunch.backend import Exchange
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Exchange
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import host_network
 from unilaunch_gcn.build import device_network, host_problem, training_problem
 from unilaunch_gcn.device_network import DeviceNetwork

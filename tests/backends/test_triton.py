@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_graph.operators import triton_kernels
 

@@ -9,8 +9,8 @@ import pytest
 from jobs.mpirun import Launcher
 from jobs.trained import train_cases
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
-from unilaunch.output.log import Log
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers

@@ -9,10 +9,10 @@ import pytest
 
 from jobs.mpirun import Launcher, finish
 from unilaunch.errors import UnilaunchError
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.options import parse
-from unilaunch.reading import read_task
-from unilaunch.spec import RunSpec, validate
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
+from unilaunch.spec.run_spec import RunSpec, validate
 
 SCRIPT = """
 import argparse, os
@@ -195,7 +195,7 @@ def _read(line: str) -> dict[str, Any]:
     given = parse(shlex.split(line))
     command = given.pop("command")
     if command not in {"run", "launch"}:
-        from unilaunch import plugins
+        from unilaunch.interfaces import plugins
 
         commands = plugins.commands()
         return dict(validate(commands[command].spec, given, {})) if command in commands else given

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Launcher, alone, finish
-from unilaunch.hostfile import read_hostfile
+from unilaunch.spec.hostfile import read_hostfile
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").iterdir())
 #: Slots of all hosts together.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish
-from unilaunch.logs import show
-from unilaunch.logs.lines import LogLine
-from unilaunch.logs.merging import FoldedLine
+from unilaunch.look.logs import show
+from unilaunch.look.logs.lines import LogLine
+from unilaunch.look.logs.merging import FoldedLine
 
 SCRIPT = (
     "import os, sys, time\nrank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"

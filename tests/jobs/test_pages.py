@@ -19,9 +19,9 @@ import pytest
 
 from jobs.mpirun import BACKEND, NUMPY, NUMPY_BACKEND, finish
 from jobs.test_docs import _commands as commands_of_the_tables
-from unilaunch import entry_points
 from unilaunch.cli import main
-from unilaunch.machine_variables import STAYING
+from unilaunch.interfaces import entry_points
+from unilaunch.machine.variables import STAYING
 
 pytestmark = pytest.mark.xdist_group("pages")  # they share a folder
 DOCS = Path(__file__).parents[2] / "docs"

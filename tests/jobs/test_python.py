@@ -109,7 +109,7 @@ def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path)
         job = alone(line, tmp_path)
         assert job.returncode == 1
         assert 'the ranks load this file too: call launch under if __name__ == "__main__":' in job.stderr
-        assert job.stderr.splitlines()[-1].startswith("unilaunch.output.result.JobFailed: ")
+        assert job.stderr.splitlines()[-1].startswith("unilaunch.folder.result.JobFailed: ")
 
 
 def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: Path) -> None:

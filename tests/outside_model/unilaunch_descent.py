@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from unilaunch.interfaces.model import Framework, Model, Session
+from unilaunch.interfaces.report_layout import Plot, ReportLayout, Value
+from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Framework, Model, Session
-from unilaunch.report_layout import Plot, ReportLayout, Value
-from unilaunch.spec import Spec
-from unilaunch.step import Step
+from unilaunch.spec.run_spec import Spec
 
 STEPS = 4
 

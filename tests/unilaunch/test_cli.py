@@ -9,7 +9,7 @@ import pytest
 
 from unilaunch import __version__
 from unilaunch.errors import SpecError
-from unilaunch.options import parse
+from unilaunch.spec.options import parse
 
 
 def _unilaunch(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

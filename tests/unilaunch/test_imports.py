@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 import unilaunch
-from unilaunch import entry_points
+from unilaunch.interfaces import entry_points
 
 HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
 
@@ -18,10 +18,10 @@ HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
     [
         "import unilaunch",
         "import unilaunch; unilaunch.RunSpec; unilaunch.World",
-        "from unilaunch.options import parse; parse(['--help'])",
-        "from unilaunch.options import parse; parse(['run', '--help'])",
-        "from unilaunch.options import parse; parse(['partition', '--help'])",
-        "from unilaunch.options import parse; parse(['run', '--epochs', '3'])",
+        "from unilaunch.spec.options import parse; parse(['--help'])",
+        "from unilaunch.spec.options import parse; parse(['run', '--help'])",
+        "from unilaunch.spec.options import parse; parse(['partition', '--help'])",
+        "from unilaunch.spec.options import parse; parse(['run', '--epochs', '3'])",
     ],
 )
 def test_light_paths_import_nothing_heavy(program: str) -> None:
@@ -78,5 +78,5 @@ def test_the_command_itself_imports_nothing_heavy(arguments: list[str]) -> None:
     line = [sys.executable, "-X", "importtime", "-m", "unilaunch", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     imported = {entry.rpartition("|")[2].strip() for entry in done.stderr.splitlines()}
-    assert "unilaunch.spec" in imported
+    assert "unilaunch.spec.run_spec" in imported
     assert not HEAVY & imported

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from unilaunch.output.failure import Failure, describe_exit
+from unilaunch.folder.failure import Failure, describe_exit
 from unilaunch.record import Record, field, replace
 
 

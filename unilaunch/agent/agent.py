@@ -23,11 +23,11 @@ from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.supervised import Streams, Supervised, order_rank
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
-from unilaunch.output.failure import Cause, Failure
-from unilaunch.start_variables import MONITOR, attempt_of
+from unilaunch.spec.start_variables import MONITOR, attempt_of
 
 if TYPE_CHECKING:
     from unilaunch.agent.own_monitor import OwnMonitor

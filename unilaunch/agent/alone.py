@@ -12,7 +12,7 @@ from unilaunch.agent.channel import fork_rank
 from unilaunch.agent.guard import fork_below_guard
 from unilaunch.agent.processes import PASSED_ON, pass_signals_on
 from unilaunch.agent.wake import wake_launcher
-from unilaunch.start_variables import MONITOR
+from unilaunch.spec.start_variables import MONITOR
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status

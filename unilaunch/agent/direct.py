@@ -30,9 +30,9 @@ from unilaunch.agent.processes import (
 )
 from unilaunch.agent.processors import bind, split_processors
 from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
-from unilaunch.limits import allow_files
-from unilaunch.mpi_programs import refuse_imports
+from unilaunch.machine.limits import allow_files
 from unilaunch.rank.status import Status
+from unilaunch.spec.mpi_programs import refuse_imports
 
 #: Open files of each rank in its agent, at most.
 _FILES = 16

@@ -5,8 +5,8 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from unilaunch.cgroups import memory_limit
-from unilaunch.output.failure import Cause, Failure
+from unilaunch.folder.failure import Cause, Failure
+from unilaunch.machine.cgroups import memory_limit
 from unilaunch.rank.status import MEETING_HOSTS
 
 _FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few

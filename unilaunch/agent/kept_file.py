@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from unilaunch.output.files import open_file
+from unilaunch.folder.files import open_file
 
 #: For `open_file`: made if it is not there, and written at its end.
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT

@@ -10,8 +10,8 @@ from pathlib import Path
 from unilaunch.agent.display import UNFINISHED, Display
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.kept_file import APPEND, KeptFile
+from unilaunch.folder.files import last_lines, open_file
 from unilaunch.monitor.messages import Shown
-from unilaunch.output.files import last_lines, open_file
 
 _PIECE = 1 << 16
 _PAUSE = 0.02  # least seconds between two entries of `times`

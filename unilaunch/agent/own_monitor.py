@@ -4,7 +4,7 @@ import socket
 
 from unilaunch.agent.rank_process import RankProcess
 from unilaunch.errors import InputError
-from unilaunch.limits import allow_files
+from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.inspection import Inspection, listen_for_metrics

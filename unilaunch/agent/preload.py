@@ -9,15 +9,15 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.backend import Backend
-from unilaunch.devices import visible_devices
+from unilaunch.interfaces.backend import Backend
+from unilaunch.machine.devices import visible_devices
 from unilaunch.rank.framework_env import THREADS
 from unilaunch.rank.interpreter import uncollected
-from unilaunch.target import Target
-from unilaunch.task import Task
+from unilaunch.spec.target import Target
+from unilaunch.spec.task import Task
 
 if TYPE_CHECKING:
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec.run_spec import RunSpec
 
 #: Variables that make an import depend on the process: on its CPUs, or on the rank that a log file is named after.
 _OF_A_PROCESS = (

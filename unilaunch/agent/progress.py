@@ -9,10 +9,10 @@ from pathlib import Path
 from resource import struct_rusage
 
 from unilaunch.agent.output import Output
+from unilaunch.folder.files import append
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.ancestry import stat_of
 from unilaunch.monitor.messages import Progress
-from unilaunch.output.files import append
 from unilaunch.rank.status_page import StatusPage
 
 _TELL = 0.5  # least seconds between two messages on progress in one phase

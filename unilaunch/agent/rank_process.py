@@ -18,12 +18,12 @@ from unilaunch.agent.output import Output
 from unilaunch.agent.processes import processor_wait
 from unilaunch.agent.progress import ProgressTeller, Usage
 from unilaunch.agent.stack_reader import NEVER, StackReader
-from unilaunch.cgroups import oom_kills
 from unilaunch.errors import REQUEUE
+from unilaunch.folder.failure import Cause, Failure, describe_exit, split_phase
+from unilaunch.folder.files import add_event, write_failure
+from unilaunch.machine.cgroups import oom_kills
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
-from unilaunch.output.failure import Cause, Failure, describe_exit, split_phase
-from unilaunch.output.files import add_event, write_failure
 from unilaunch.record import replace
 
 _OF_A_PROGRAM = {signal.SIGUSR1, signal.SIGUSR2}  # they end no program that handles them

@@ -7,8 +7,8 @@ from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Stream
 from unilaunch.agent.rank_process import RankProcess
 from unilaunch.agent.stack_reader import NEVER, read_native
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
-from unilaunch.output.failure import Cause, Failure
 
 #: Seconds until `launch` has passed on a signal that a scheduler has sent to every process of the job.
 _SAME = 1.0

@@ -13,21 +13,21 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from unilaunch.addresses import own_names
 from unilaunch.doctor.diagnosis import Finding, Visit, apart, diagnose, differing
 from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
 from unilaunch.errors import InputError
-from unilaunch.hostfile import Host, format_hostfile
+from unilaunch.folder.files import write_users
 from unilaunch.job.find import find_mpirun
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
-from unilaunch.launch_spec import DoctorSpec
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.output.files import write_users
 from unilaunch.record import Record, replace
-from unilaunch.start_variables import MONITOR
+from unilaunch.rendezvous.addresses import own_names
+from unilaunch.spec.hostfile import Host, format_hostfile
+from unilaunch.spec.launch_spec import DoctorSpec
+from unilaunch.spec.start_variables import MONITOR
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
 DEADLINE = 30.0

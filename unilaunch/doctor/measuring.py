@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unilaunch.backend import Collectives, Peers
+from unilaunch.interfaces.backend import Collectives, Peers
 from unilaunch.json_value import JsonValue
 
 _WINDOWS = 3

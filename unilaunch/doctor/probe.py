@@ -18,15 +18,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from unilaunch import launchers, plugins
+from unilaunch import launchers
 from unilaunch.agent.alone import supervise
-from unilaunch.backend import Peers
-from unilaunch.devices import visible_devices
 from unilaunch.errors import UnilaunchError
+from unilaunch.interfaces import plugins
+from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.world import BOOT_ID, LauncherInfo
 from unilaunch.json_value import JsonValue
+from unilaunch.machine.devices import visible_devices
 from unilaunch.monitor.messages import Named, Returned
 from unilaunch.rank.status import Status
-from unilaunch.world import BOOT_ID, LauncherInfo
 
 #: Packages that must have one version on all hosts, beside the frameworks.
 PACKAGES = ("unilaunch", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
@@ -127,9 +128,9 @@ def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., N
         environ: The process's environment.
         note: Tells the doctor to which ranks this one cannot connect.
     """
-    from unilaunch.rank import joining, mpi
-    from unilaunch.rank.reaching import find_unreached
-    from unilaunch.spec import RunSpec
+    from unilaunch.rendezvous import joining, mpi
+    from unilaunch.rendezvous.reaching import find_unreached
+    from unilaunch.spec.run_spec import RunSpec
 
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251
     peers = joining.join(found, environ, RunSpec().timeout, insecure=False, thread_level="serialized")
@@ -141,10 +142,10 @@ def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., N
 
 def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:
     """Return over which addresses the ranks connected."""
-    from unilaunch.rank import mpi
-    from unilaunch.rank.rendezvous import meet
-    from unilaunch.spec import RunSpec
-    from unilaunch.world import count_world
+    from unilaunch.interfaces.world import count_world
+    from unilaunch.rendezvous import mpi
+    from unilaunch.rendezvous.rendezvous import meet
+    from unilaunch.spec.run_spec import RunSpec
 
     name = socket.gethostname()
     world = count_world(found, [str(host) for host in peers.share(name)], name)

@@ -8,18 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unilaunch import plugins
 from unilaunch.errors import SpecError, say
+from unilaunch.folder.result import LaunchResult
+from unilaunch.interfaces import plugins
 from unilaunch.job.arguments import Arguments, words
 from unilaunch.job.function import Found, check_options, find_function
 from unilaunch.job.handle import Job
 from unilaunch.job.restart import prepare
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.output.result import LaunchResult
-from unilaunch.reading import make_task, resolve_ranks, unfold_options
 from unilaunch.record import replace
-from unilaunch.spec import variable_of
-from unilaunch.target import LOADING, Target, read_target
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.reading import make_task, resolve_ranks, unfold_options
+from unilaunch.spec.run_spec import variable_of
+from unilaunch.spec.target import LOADING, Target, read_target
 
 #: What ranks run: a spec, a function, or a target (a model's name, a script, "package.module:function").
 Program = LaunchSpec | Callable[..., Any] | str | Path

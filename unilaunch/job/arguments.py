@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from unilaunch.errors import OutputError, SpecError, one_line
 from unilaunch.json_value import JsonValue
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.reading import named_word
 from unilaunch.record import Record
-from unilaunch.values import SENDABLE, Store, into_files, into_text, pack
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.reading import named_word
+from unilaunch.spec.values import SENDABLE, Store, into_files, into_text, pack
 
 #: Most bytes of a word: Linux allows 128 KiB for one word of a command line.
 _LARGEST = 120_000

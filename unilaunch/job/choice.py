@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unilaunch.addresses import own_names
-from unilaunch.devices import visible_devices
 from unilaunch.errors import LauncherError, SpecError
-from unilaunch.hostfile import Host
 from unilaunch.job.direct import direct_start
 from unilaunch.job.find import find_mpirun
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers import slurm
 from unilaunch.launchers.mpirun import Mpirun
-from unilaunch.mpi_programs import LIBRARIES, find_import
-from unilaunch.task import Task
+from unilaunch.machine.devices import visible_devices
+from unilaunch.rendezvous.addresses import own_names
+from unilaunch.spec.hostfile import Host
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.mpi_programs import LIBRARIES, find_import
+from unilaunch.spec.task import Task
 
 #: Options that only an mpirun can apply.
 _OF_MPIRUN = ("mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args")

@@ -14,11 +14,11 @@ from typing import Any
 from unilaunch.job.guard import Guard
 from unilaunch.job.started import Started
 from unilaunch.job.terminal import Console
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.overriding import override
-from unilaunch.spec import RunSpec
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.run_spec import RunSpec
 from unilaunch.version import __version__
 
 #: The fields of `LaunchSpec` that say how ranks are started. Others may hold secrets, and no rank depends on them.

@@ -13,7 +13,7 @@ from pathlib import Path
 from unilaunch import launchers
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.mpirun import Mpirun
-from unilaunch.task import Machine
+from unilaunch.spec.task import Machine
 
 
 def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:

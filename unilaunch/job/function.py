@@ -13,9 +13,9 @@ from typing import Any
 from unilaunch.errors import SpecError, nearest
 from unilaunch.job.arguments import Arguments
 from unilaunch.job.cells import select
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import Record
-from unilaunch.target import Target
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.target import Target
 
 #: Most characters of a notebook's source: it is passed in one environment variable, which can hold 128 KiB.
 _LARGEST_SOURCE = 60_000

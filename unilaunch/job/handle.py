@@ -11,20 +11,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from weakref import WeakSet
 
+from unilaunch.folder.failure import split_phase
+from unilaunch.folder.result import LaunchResult
+from unilaunch.interfaces.step import Step
 from unilaunch.job.plan import Plan
 from unilaunch.job.restart import run
 from unilaunch.job.start import Caller
 from unilaunch.job.stop import Asked, noting_signals
-from unilaunch.logs import follow as logs_follow
-from unilaunch.logs.layouts import Stream, find_streams
-from unilaunch.logs.lines import LogLine
+from unilaunch.look.logs import follow as logs_follow
+from unilaunch.look.logs.layouts import Stream, find_streams
+from unilaunch.look.logs.lines import LogLine
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen, RankState
-from unilaunch.output.failure import split_phase
-from unilaunch.output.result import LaunchResult
 from unilaunch.record import Record, replace
-from unilaunch.step import Step
-from unilaunch.values import unpack
+from unilaunch.spec.values import unpack
 
 _TICK = 0.1
 

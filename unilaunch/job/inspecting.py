@@ -5,12 +5,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from unilaunch.errors import REQUEUE, one_line
+from unilaunch.folder.claim import is_ours
+from unilaunch.folder.folder import rank_folder
 from unilaunch.job.plan import Plan
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import Monitor
-from unilaunch.output.claim import is_ours
-from unilaunch.output.folder import rank_folder
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def inspecting(plan: Plan, monitor: Monitor, say: Callable[[str], None]) -> Iter
         inspection = Inspection(monitor, spec.output_dir, metrics)
         kept.callback(inspection.close)
         if spec.otlp:
-            from unilaunch.job.otlp import exporting
+            from unilaunch.observers.otlp import exporting
 
             kept.enter_context(exporting(spec.otlp, inspection.snapshot, say))
         _draw_curves(plan, monitor.inbox, say, kept)
@@ -47,11 +47,11 @@ def _draw_curves(plan: Plan, inbox: Inbox, say: Callable[[str], None], kept: Exi
         return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
 
     if spec.tensorboard and model:
-        from unilaunch.job.curves import writing
+        from unilaunch.observers.curves import writing
 
         kept.enter_context(writing(spec.tensorboard, find, model.report, say))
     if spec.mlflow and model:
-        from unilaunch.job.curves import MlflowRun, following
+        from unilaunch.observers.curves import MlflowRun, following
 
         options = plan.task.options.to_json() if plan.task.options else {}
         run = MlflowRun(

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from unilaunch.errors import one_line
+from unilaunch.interfaces.step import Step
 from unilaunch.job.banner import BannerFilter
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stragglers import Straggler
-from unilaunch.step import Step
 
 _PAUSE = 0.5  # least seconds between two updates of the live line
 #: Numbers between these two are shown with four decimals, others with an exponent.

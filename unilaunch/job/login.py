@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 
-from unilaunch.addresses import own_names
 from unilaunch.errors import LauncherError
-from unilaunch.hostfile import Host
 from unilaunch.job.plan import Plan
+from unilaunch.rendezvous.addresses import own_names
+from unilaunch.spec.hostfile import Host
 
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 _SSH_FAILED = 255

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unilaunch.errors import SpecError
-from unilaunch.hostfile import RANKFILE, Host
 from unilaunch.record import replace
+from unilaunch.spec.hostfile import RANKFILE, Host
 
 #: With these values, and by default, Open MPI fills one host after the other.
 _FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}

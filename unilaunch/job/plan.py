@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unilaunch.addresses import own_names
-from unilaunch.devices import absent_devices, count_cores, count_ranks, visible_devices
 from unilaunch.errors import SpecError
-from unilaunch.habits import SLOTS
-from unilaunch.hostfile import Host, parse_hosts, read_hostfile
 from unilaunch.job.choice import choose_start
 from unilaunch.job.direct import DirectStart
 from unilaunch.job.find import foresee_mpirun
 from unilaunch.job.mapping import make_room, map_ranks
-from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.machine.devices import absent_devices, count_cores, count_ranks, visible_devices
 from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.record import Record, replace
-from unilaunch.spec import RunSpec
-from unilaunch.task import Machine, Task
+from unilaunch.rendezvous.addresses import own_names
+from unilaunch.spec.habits import SLOTS
+from unilaunch.spec.hostfile import Host, parse_hosts, read_hostfile
+from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.spec.run_spec import RunSpec
+from unilaunch.spec.task import Machine, Task
 
 _SHOWN = 8  # most hosts that an error names
 _MOST_RANKS = 1_000_000

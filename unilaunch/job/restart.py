@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
-from unilaunch.hostfile import format_hostfile
+from unilaunch.folder.failure import Cause, Failure
+from unilaunch.folder.result import LaunchResult
 from unilaunch.job import login
 from unilaunch.job.direct import DirectAgents, DirectStart
 from unilaunch.job.find import as_of_a_shell
@@ -17,14 +18,13 @@ from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.job.terminal import own_input
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.allocation import allocated_hosts
-from unilaunch.output.failure import Cause, Failure
-from unilaunch.output.result import LaunchResult
-from unilaunch.placeholders import placeholder_values, replace_placeholders
 from unilaunch.record import replace
-from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET
-from unilaunch.task import Task
+from unilaunch.spec.hostfile import format_hostfile
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.placeholders import placeholder_values, replace_placeholders
+from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET
+from unilaunch.spec.task import Task
 
 #: Seconds between two tries to log in to hosts that do not answer.
 _PAUSE = 2.0

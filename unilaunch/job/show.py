@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from unilaunch.job.plan import Plan
-from unilaunch.redaction import HIDDEN, secret_arguments, secret_variables
+from unilaunch.spec.redaction import HIDDEN, secret_arguments, secret_variables
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:

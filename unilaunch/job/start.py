@@ -8,8 +8,11 @@ from contextlib import ExitStack, contextmanager
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
-from unilaunch import handover
 from unilaunch.errors import REQUEUE, one_line
+from unilaunch.folder.claim import release
+from unilaunch.folder.failure import Cause, Failure, signal_name
+from unilaunch.folder.folder import rank_folder
+from unilaunch.folder.result import LaunchResult, RankResult
 from unilaunch.job.direct import DirectAgents, DirectStart
 from unilaunch.job.guard import Guard
 from unilaunch.job.inspecting import inspecting
@@ -18,22 +21,19 @@ from unilaunch.job.plan import Plan
 from unilaunch.job.started import Started, StartedMpirun, readable_at_end
 from unilaunch.job.stop import PROMPT, Asked, Stop
 from unilaunch.job.terminal import Console, is_terminal, own_windows
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.direct import NO_WINDOWS
-from unilaunch.limits import allow_files
+from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.inspection import Inspection
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
-from unilaunch.output.claim import release
-from unilaunch.output.failure import Cause, Failure, signal_name
-from unilaunch.output.folder import rank_folder
-from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.record import Record, replace
-from unilaunch.redaction import redact_words
-from unilaunch.start_variables import MONITOR, SPEC
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.redaction import redact_words
+from unilaunch.spec import handover
+from unilaunch.spec.start_variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0

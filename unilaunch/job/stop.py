@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from unilaunch.folder.failure import signal_name
 from unilaunch.job.live import Live
 from unilaunch.monitor import messages
 from unilaunch.monitor.monitor import Monitor
-from unilaunch.output.failure import signal_name
 from unilaunch.record import Record, field
 
 #: Seconds in which the agents end their ranks after an order; mpirun needs longer.

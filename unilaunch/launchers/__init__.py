@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from unilaunch import entry_points
 from unilaunch.errors import EnvironmentMismatchError, PluginError
+from unilaunch.interfaces import entry_points
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.ancestry import Ancestor, ancestors
 from unilaunch.launchers.daemon import Daemon
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
-from unilaunch.service_variables import is_of_a_service
-from unilaunch.start_variables import MONITOR
-from unilaunch.world import LauncherInfo
+from unilaunch.spec.service_variables import is_of_a_service
+from unilaunch.spec.start_variables import MONITOR
 
 
 class Evidence(Record):

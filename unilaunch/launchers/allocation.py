@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unilaunch.errors import SpecError
-from unilaunch.hostfile import Host, parse_hosts
+from unilaunch.spec.hostfile import Host, parse_hosts
 
 _SLURM = "SLURM_JOB_ID"
 _NODES = "SLURM_JOB_NODELIST"  # "n[0-1]"

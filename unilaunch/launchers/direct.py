@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
 from unilaunch.record import Record
-from unilaunch.world import LauncherInfo
 
 RANK = "_UNILAUNCH_RANK"  # "3"
 SIZE = "_UNILAUNCH_SIZE"  # "8"

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo
 
 RANK = "FLUX_TASK_RANK"
 SIZE = "FLUX_JOB_SIZE"

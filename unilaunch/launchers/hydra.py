@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unilaunch.interfaces.world import LauncherInfo, Store
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo, Store
 
 if TYPE_CHECKING:
     from unilaunch.launchers.mpirun import Mpirun

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from unilaunch.addresses import own_names
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.allocation import allocated_hosts, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.overriding import override
+from unilaunch.rendezvous.addresses import own_names
 
 _VERSIONS = {
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*Version (\d+)\.(\d+)"),

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.ancestry import Ancestor
-from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
     from unilaunch.launchers.daemon import Daemon

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from unilaunch.errors import say
-from unilaunch.hostfile import Host
-from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import is_allocated
-from unilaunch.machine_variables import travelling
+from unilaunch.machine.variables import travelling
 from unilaunch.record import Record, replace
-from unilaunch.redaction import redact_words, secret_arguments, secret_variables, without_secret_values
+from unilaunch.spec.hostfile import Host
+from unilaunch.spec.launch_spec import MpiSpec
+from unilaunch.spec.redaction import redact_words, secret_arguments, secret_variables, without_secret_values
 
 M = TypeVar("M", bound=MpiSpec)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo
 
 ROLE = "MS_ROLE"
 RANKS = ("RANK_ID", "MS_NODE_ID")  # "1"; only the second is set where a cluster is set up without msrun

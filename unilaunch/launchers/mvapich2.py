@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo
 
 #: How the variables begin, by version.
 VERSIONS = {"MVAPICH": "MVP_COMM_WORLD_", "MVAPICH2": "MV2_COMM_WORLD_"}

@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unilaunch.interfaces.world import LauncherInfo, Store
 from unilaunch.launchers.daemon import Daemon, routable_interfaces
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
 from unilaunch.record import replace
-from unilaunch.world import LauncherInfo, Store
 
 if TYPE_CHECKING:
     from unilaunch.launchers.mpirun import Mpirun

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from unilaunch.errors import LauncherError
-from unilaunch.hostfile import RANKFILE, is_open_mpi_grammar
-from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
-from unilaunch.limits import probes
+from unilaunch.machine.limits import probes
 from unilaunch.overriding import override
+from unilaunch.spec.hostfile import RANKFILE, is_open_mpi_grammar
+from unilaunch.spec.launch_spec import MpiSpec
 
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")

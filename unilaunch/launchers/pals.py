@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo
 
 RANK = "PALS_RANKID"
 #: Versions differ in the name; PALS_NRANKS is the last, as it can also be what a user exported for mpiexec's -n.

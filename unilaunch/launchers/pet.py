@@ -6,10 +6,10 @@ It starts no torchrun itself. A pod runs the user's command once: the command is
 from collections.abc import Mapping
 
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe, evidence, is_number
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo
 
 NODES = "PET_NNODES"  # "2"; "1:4" if the number may change
 PER_NODE = "PET_NPROC_PER_NODE"  # "1", "auto", "gpu", "cpu"

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import evidence, is_number
 from unilaunch.overriding import override
-from unilaunch.world import LauncherInfo
 
 RANK = "PMIX_RANK"
 NAMESPACE = "PMIX_NAMESPACE"  # prterun: "prterun-node0-1234@1"; srun: "slurm.pmix.7.0"; Open MPI 4: "2937913345"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unilaunch.errors import EnvironmentMismatchError
-from unilaunch.world import LauncherInfo
+from unilaunch.interfaces.world import LauncherInfo
 
 
 def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> dict[str, int]:

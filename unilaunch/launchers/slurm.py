@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe, is_number
 from unilaunch.overriding import override
 from unilaunch.record import replace
-from unilaunch.world import LauncherInfo
 
 RANK = "SLURM_PROCID"
 SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
@@ -74,7 +74,7 @@ def is_step(environ: Mapping[str, str]) -> bool:
 
 def _nodes(nodelist: str) -> list[str]:
     """Return the names of "n[01-03,7],gpu5"; empty if it is not a list of nodes."""
-    from unilaunch.hostfile import parse_hosts
+    from unilaunch.spec.hostfile import parse_hosts
 
     with suppress(SpecError):
         return [host.name for host in parse_hosts(nodelist)]

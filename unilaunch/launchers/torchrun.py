@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Mapping
 
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
 from unilaunch.record import replace
-from unilaunch.start_variables import KEY
-from unilaunch.world import LauncherInfo
+from unilaunch.spec.start_variables import KEY
 
 RANK = "RANK"
 SIZE = "WORLD_SIZE"

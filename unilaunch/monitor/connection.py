@@ -9,9 +9,9 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
 from unilaunch.errors import RendezvousError
-from unilaunch.limits import probes
+from unilaunch.machine.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
-from unilaunch.sockets import Calls
+from unilaunch.rendezvous.sockets import Calls
 
 #: Bytes of the kernel's tcp_info, and two offsets in it: of the number of unacknowledged segments, and of the
 #: milliseconds since the last acknowledgement.

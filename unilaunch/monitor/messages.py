@@ -2,7 +2,7 @@
 
 On the wire a message is one line of JSON: [rank, name, {field: value}]. Orders and meetings have the attempt in place
 of the rank: how often the job was started before. The version of the protocol is part of the handshake
-(`unilaunch.handshake`). Nothing that arrives is executed.
+(`unilaunch.rendezvous.handshake`). Nothing that arrives is executed.
 """
 
 import json
@@ -12,8 +12,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from unilaunch.folder.failure import Failure
 from unilaunch.json_value import JsonValue
-from unilaunch.output.failure import Failure
 from unilaunch.record import Record
 
 #: Bytes of one message.

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered
 from unilaunch.monitor.inbox import Inbox
@@ -10,7 +11,6 @@ from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
 from unilaunch.monitor.verdict import ranks as name_ranks
-from unilaunch.output.failure import Cause, Failure
 from unilaunch.record import Record, field, replace
 
 #: The exit code of a job that has stalled, as with timeout(1).

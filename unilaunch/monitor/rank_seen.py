@@ -3,10 +3,10 @@
 import time
 from enum import Enum
 
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import OfAgent, OfRank
-from unilaunch.output.failure import Cause, Failure
 from unilaunch.record import Record, field
 
 _NOTHING = messages.Progress({}, 0.0)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unilaunch.interfaces.step import Step
 from unilaunch.monitor.messages import Stack
-from unilaunch.step import Step
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 #: The same in py-spy's format: "    loop (train.py:7)", native frames too; py-spy writes the main thread first.

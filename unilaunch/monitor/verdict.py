@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unilaunch.errors import REQUEUE, one_line
-from unilaunch.output.failure import Cause, Failure
+from unilaunch.folder.failure import Cause, Failure
+from unilaunch.interfaces.step import Step
 from unilaunch.record import Record
-from unilaunch.step import Step
 
 #: Likelihood that a failure is a consequence: 0 (all others) = possible root cause, 1 = lost its launcher, 2 = lost a
 #: peer, 3 = ended from outside.

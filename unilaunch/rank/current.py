@@ -9,17 +9,17 @@ from types import TracebackType
 from typing import cast
 
 from unilaunch import launchers
-from unilaunch.backend import Collectives, Peers, Placement
-from unilaunch.devices import DEVICES
 from unilaunch.errors import PlacementError
-from unilaunch.limits import allow_files
-from unilaunch.rank import group as program
-from unilaunch.rank import joining, mpi, tcp
+from unilaunch.interfaces.backend import Collectives, Peers, Placement
+from unilaunch.interfaces.world import LauncherInfo, World
+from unilaunch.machine.devices import DEVICES
+from unilaunch.machine.limits import allow_files
 from unilaunch.rank.facts import own_facts
 from unilaunch.rank.identity import complete, count
 from unilaunch.rank.placement import Facts, place
 from unilaunch.record import Record, replace
-from unilaunch.world import LauncherInfo, World
+from unilaunch.rendezvous import group as program
+from unilaunch.rendezvous import joining, mpi, tcp
 
 #: Seconds to wait for the other ranks of a script that unilaunch has not started.
 _PATIENCE = 300.0

@@ -9,22 +9,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from unilaunch.backend import Peers
-from unilaunch.cgroups import cpu_quota
-from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError, one_line, say
+from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.world import LauncherInfo, host_identity
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers import set_by_launchers
-from unilaunch.placeholders import placeholder_values
+from unilaunch.machine.cgroups import cpu_quota
+from unilaunch.machine.devices import visible_devices
 from unilaunch.rank.framework_env import exported_threads
 from unilaunch.rank.placement import Facts
-from unilaunch.redaction import redact_fields
-from unilaunch.task import Task
+from unilaunch.spec.placeholders import placeholder_values
+from unilaunch.spec.redaction import redact_fields
+from unilaunch.spec.task import Task
 from unilaunch.version import __version__
-from unilaunch.world import LauncherInfo, host_identity
 
 if TYPE_CHECKING:
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec.run_spec import RunSpec
 
 
 def tell_facts(

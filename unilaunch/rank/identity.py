@@ -6,24 +6,24 @@ from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.agreement import agree, alike, attempt
-from unilaunch.backend import Peers, Placement
-from unilaunch.devices import absent_devices
 from unilaunch.errors import EnvironmentMismatchError, say
+from unilaunch.folder.folder import RESULT, SPEC, OutputFolder, Use
+from unilaunch.interfaces.backend import Peers, Placement
+from unilaunch.interfaces.world import LauncherInfo, World, count_world
+from unilaunch.machine.devices import absent_devices
 from unilaunch.monitor import messages
-from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
-from unilaunch.placeholders import replace_placeholders
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.rank.status import Status
 from unilaunch.record import Record, replace
-from unilaunch.start_variables import MONITOR
-from unilaunch.task import Task
-from unilaunch.world import LauncherInfo, World, count_world
+from unilaunch.rendezvous.agreement import agree, alike, attempt
+from unilaunch.spec.placeholders import replace_placeholders
+from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.task import Task
 
 if TYPE_CHECKING:
     from unilaunch.monitor.inbox import Listening
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec.run_spec import RunSpec
 
 
 class Rank(Record):

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypedDict
 
-from unilaunch.backend import Backend, Placement
-from unilaunch.devices import DEVICES, is_mig
 from unilaunch.errors import PlacementError
+from unilaunch.interfaces.backend import Backend, Placement
+from unilaunch.machine.devices import DEVICES, is_mig
 
 #: How a user takes no device, at the command line or by `init` and `launch` in Python.
 _CPU = "--device cpu (device='cpu' in Python)"

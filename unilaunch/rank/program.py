@@ -17,8 +17,8 @@ from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
 from unilaunch.overriding import override
 from unilaunch.rank.interpreter import uncollected
-from unilaunch.target import LOADING, Target
-from unilaunch.values import SENDABLE, into_files, pack, unpack
+from unilaunch.spec.target import LOADING, Target
+from unilaunch.spec.values import SENDABLE, into_files, pack, unpack
 
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder

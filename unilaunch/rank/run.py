@@ -10,27 +10,28 @@ from socket import gethostname
 from typing import TYPE_CHECKING, cast
 
 from unilaunch import launchers
-from unilaunch.agreement import agree, attempt
-from unilaunch.backend import Peers
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
-from unilaunch.limits import allow_files
+from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
-from unilaunch.rank import mpi, program
-from unilaunch.rank.alone import Alone
+from unilaunch.rank import program
 from unilaunch.rank.identity import Rank, agree_on_rank, complete
-from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.status import MEETING_HOSTS, Status
 from unilaunch.rank.work import work
 from unilaunch.record import replace
-from unilaunch.redaction import redact_words
-from unilaunch.service_variables import describe_services
-from unilaunch.start_variables import KEY, MONITOR, SPEC, attempt_of
-from unilaunch.task import Task
+from unilaunch.rendezvous import mpi
+from unilaunch.rendezvous.agreement import agree, attempt
+from unilaunch.rendezvous.alone import Alone
+from unilaunch.rendezvous.joining import join, join_mpi
+from unilaunch.spec.redaction import redact_words
+from unilaunch.spec.service_variables import describe_services
+from unilaunch.spec.start_variables import KEY, MONITOR, SPEC, attempt_of
+from unilaunch.spec.task import Task
 from unilaunch.version import __version__
-from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec.run_spec import RunSpec
 
 #: mpirun can hang when many ranks end within a few tenths of a second of their start (Open MPI 4 and 5).
 SHORTEST_LIFE = 0.5

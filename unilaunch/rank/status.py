@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+from unilaunch.folder.failure import describe_exception
+from unilaunch.interfaces.step import LAST, Step
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Done, Failed, OfRank, Saving, encode
-from unilaunch.output.failure import describe_exception
 from unilaunch.rank.registrations import Registrations
 from unilaunch.rank.status_page import Pace, StatusPage
-from unilaunch.step import LAST, Step
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"

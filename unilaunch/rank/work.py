@@ -12,20 +12,21 @@ from socket import gethostname
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
-from unilaunch.agreement import alike
-from unilaunch.backend import Backend, Collectives, Rendezvous
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
-from unilaunch.model import Framework, Model, Session
+from unilaunch.folder.failure import is_out_of_memory
+from unilaunch.folder.log import LINE, Log
+from unilaunch.interfaces.backend import Backend, Collectives, Rendezvous
+from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.monitor import messages
-from unilaunch.output.failure import is_out_of_memory
-from unilaunch.output.log import LINE, Log
-from unilaunch.rank import current, mpi, program
+from unilaunch.rank import current, program
 from unilaunch.rank.forked import end_fork
 from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.interpreter import flush_files, run_exit_functions, uncollected
 from unilaunch.record import replace
-from unilaunch.values import into_text, pack
+from unilaunch.rendezvous import mpi
+from unilaunch.rendezvous.agreement import alike
+from unilaunch.spec.values import into_text, pack
 
 if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue
@@ -285,7 +286,7 @@ def _meet(rank: Rank) -> Rendezvous | None:
     """Find rank 0, if the framework's communication is needed: between devices, and for a program."""
     if rank.task.model and (rank.world.size == 1 or rank.placement.device == "cpu"):
         return None
-    from unilaunch.rank.rendezvous import meet
+    from unilaunch.rendezvous.rendezvous import meet
 
     return alike(lambda: meet(rank.peers, rank.world, rank.task.spec))
 

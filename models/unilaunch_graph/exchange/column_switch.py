@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Arrays, NumpyArrays
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Adjacency, Part

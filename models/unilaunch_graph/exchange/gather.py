@@ -10,8 +10,8 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives
 from unilaunch.errors import InputError
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives, Exchange
+from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.shared_memory import SharedBuffers, share_buffers

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives, Exchange
+from unilaunch.interfaces.backend import Collectives, Exchange
 
 _TURNS = 2
 #: Each has four descriptors of each other's files: more ranks could reach the usual limit, 1,024 of a process.

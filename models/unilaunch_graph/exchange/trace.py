@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unilaunch.output.files import write_text
+from unilaunch.folder.files import write_text
 
 #: The timeline's rows of a rank: its work, and its communication.
 LANES = {"work": 0, "communication": 1}

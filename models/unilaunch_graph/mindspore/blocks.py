@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor
 
 from unilaunch.errors import SpecError
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import Neighbourhood
 from unilaunch_graph.mindspore.part import GraphPart, make_part

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import InputError
-from unilaunch.linear import Transposed
+from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.gather import gather_rows

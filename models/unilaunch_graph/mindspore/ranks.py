@@ -3,8 +3,8 @@
 import numpy as np
 from mindspore import Tensor, nn
 
-from unilaunch.backend import Collectives
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_mindspore.linear import FirstDerivative, OnHost

@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.pynative import only_pynative

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives
-from unilaunch.rank.group import refuse_larger_group
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.rendezvous.group import refuse_larger_group
 
 
 class ScriptRanks:

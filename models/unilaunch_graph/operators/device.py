@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.backend import Collectives, Exchange
+from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch_graph.arrays import DeviceArrays, FloatType, Ids, Indices
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.meter import Meter

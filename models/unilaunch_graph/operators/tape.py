@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import Floats, HostFunction
 
 #: From the gradient of a step's result to the gradients of its inputs.

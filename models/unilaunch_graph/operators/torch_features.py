@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Rows
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
 from unilaunch_graph.operators.torch_dropout import DeviceMasks

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch import entry_points
 from unilaunch.errors import PluginError
+from unilaunch.interfaces import entry_points
 from unilaunch_graph.data.graph import Graph
 
 _GROUP = ("unilaunch.partitioners", "partitioner")

@@ -11,10 +11,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.backend import Peers
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
+from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
-from unilaunch.world import World
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import data_folder
 from unilaunch_graph.partition.assign import assign
@@ -34,7 +34,7 @@ Check = Callable[[Graph | Part], None]
 
 
 class Ranks(Protocol):
-    """The ranks that prepare a partition together, for instance a `unilaunch.model.Session`."""
+    """The ranks that prepare a partition together, for instance a `unilaunch.interfaces.model.Session`."""
 
     @property
     def world(self) -> World:

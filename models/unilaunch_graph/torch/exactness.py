@@ -30,9 +30,9 @@ from torch.utils import _pytree as pytree
 from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
-from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import SpecError, UnilaunchError
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives, Exchange
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.partition.cut import split_parts

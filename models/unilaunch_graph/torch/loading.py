@@ -7,11 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from unilaunch.backend import Collectives
-from unilaunch.collectives import TensorCollectives
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.collectives import TensorCollectives
 from unilaunch.rank.current import Member
-from unilaunch.rank.rendezvous import meet
-from unilaunch.spec import RunSpec
+from unilaunch.rendezvous.rendezvous import meet
+from unilaunch.spec.run_spec import RunSpec
 from unilaunch_graph.loading import load_part
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part

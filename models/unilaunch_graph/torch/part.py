@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.linear import Transposed
+from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of

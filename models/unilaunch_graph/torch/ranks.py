@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.backend import Collectives, Exchange
+from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch_graph.network.ranks import ScriptRanks
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.training.steps import HasGradient, StepFigures, Steps

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from graphs_by_hand import dense_a_hat, make_graph
-from unilaunch.backend import Exchange
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Exchange
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import device_network, host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers

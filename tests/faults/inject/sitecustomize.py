@@ -174,8 +174,8 @@ def _in_checkpoint() -> None:
 
 
 _AFTER: dict[str, Callable[[Any], None]] = {
-    "unilaunch.output.folder": _after_folder, "unilaunch.rank.mpi": _after_collectives,
-    "unilaunch.rank.tcp_collectives": _after_collectives,
+    "unilaunch.folder.folder": _after_folder, "unilaunch.rendezvous.mpi": _after_collectives,
+    "unilaunch.rendezvous.tcp_collectives": _after_collectives,
 }  # fmt: skip
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from typing_extensions import override
 
-from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
-from unilaunch.job.emit import JobFile
+from unilaunch.interfaces.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.interfaces.model import Framework, Model, Session
+from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.job.plan import Plan
+from unilaunch.jobfiles import JobFile
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.launchers.reading import evidence, read_numbers
-from unilaunch.model import Framework, Model, Session
-from unilaunch.spec import Spec
-from unilaunch.world import LauncherInfo, World
+from unilaunch.spec.run_spec import Spec
 
 RANK, SIZE, JOB = "MYMPI_RANK", "MYMPI_SIZE", "MYMPI_JOB"
 

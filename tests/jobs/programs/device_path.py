@@ -14,15 +14,15 @@ import numpy as np
 import torch  # noqa: F401  (the first thing that is imported, so that one import serves all ranks)
 
 from unilaunch import launchers
-from unilaunch.backend import Placement
-from unilaunch.collectives import TensorCollectives
-from unilaunch.model import Framework, Session
-from unilaunch.output.folder import OutputFolder
-from unilaunch.output.log import Log
-from unilaunch.rank import mpi
-from unilaunch.rank.rendezvous import meet
-from unilaunch.spec import RunSpec
-from unilaunch.world import count_world
+from unilaunch.folder.folder import OutputFolder
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.backend import Placement
+from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.model import Framework, Session
+from unilaunch.interfaces.world import count_world
+from unilaunch.rendezvous import mpi
+from unilaunch.rendezvous.rendezvous import meet
+from unilaunch.spec.run_spec import RunSpec
 from unilaunch_gcn import build, training
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from unilaunch.rank.mpi import MpiCollectives
+from unilaunch.rendezvous.mpi import MpiCollectives
 from unilaunch_graph.exchange.shared_memory import share_buffers
 
 world = MPI.COMM_WORLD

@@ -19,12 +19,12 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.agent.alone import supervise
-from unilaunch.model import Framework, Session
-from unilaunch.options import parse
+from unilaunch.interfaces.model import Framework, Session
 from unilaunch.rank.status import Status
-from unilaunch.reading import read_task
-from unilaunch.spec import RunSpec
-from unilaunch.task import Task
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
+from unilaunch.spec.run_spec import RunSpec
+from unilaunch.spec.task import Task
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.spec import GcnSpec
 

@@ -12,7 +12,7 @@ from torch_geometric.nn import SAGEConv
 from models.graph.torch_parts import make_whole
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, SpecError
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.checkpoint import DIRECTED, decides, differing
 from unilaunch_gcn.host_network import HostNetwork

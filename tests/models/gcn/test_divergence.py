@@ -8,9 +8,9 @@ import pytest
 
 from models.graph.torch_parts import make_whole
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import device_network, host_problem, training_problem
 from unilaunch_gcn.divergence import LOSS, FiniteCheck
 from unilaunch_gcn.host_network import HostNetwork

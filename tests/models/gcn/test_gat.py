@@ -14,9 +14,9 @@ from torch_geometric.nn import GATConv
 
 from models.graph.torch_parts import Whole, make_whole
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives, Placement
 from unilaunch.errors import RefusedTogetherError, SpecError
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives, Placement
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers

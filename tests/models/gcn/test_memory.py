@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.errors import SpecError
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.keeping import History
@@ -84,7 +84,7 @@ class _Session:
     """What a refusal asks of a rank."""
 
     def __init__(self, local_size: int) -> None:
-        from unilaunch.world import World
+        from unilaunch.interfaces.world import World
 
         self.world = World(0, local_size, 0, local_size, 0, 1, "here", "none")
         self.backend = "torch"

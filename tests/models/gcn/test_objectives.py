@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphs_by_hand import make_graph
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import device_network, host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs_by_hand import dense_a_hat, make_graph
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network_config import NetworkConfig

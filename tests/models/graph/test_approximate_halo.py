@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from graphs_by_hand import dense_a_hat, make_graph
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import SpecError
-from unilaunch.rank.alone import Alone
-from unilaunch.spec import validate
+from unilaunch.interfaces.backend import Collectives, Exchange
+from unilaunch.rendezvous.alone import Alone
+from unilaunch.spec.run_spec import validate
 from unilaunch_gcn.build import make_halo
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec

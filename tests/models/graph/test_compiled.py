@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
 
 from models.graph.torch_parts import make_whole, on_parts
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.network.exchange import fetch
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
 from unilaunch.errors import InputError
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, Neighbourhood, infer, neighbourhoods

@@ -14,7 +14,7 @@ import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
 from jobs.mpirun import alone
 from unilaunch.errors import InputError, SpecError
-from unilaunch.rank.alone import Alone
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.partition.cut import split_parts

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from threaded_ranks import RankInTurn, in_turns
-from unilaunch.backend import Placement
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
-from unilaunch.model import Session
-from unilaunch.output.folder import OutputFolder
-from unilaunch.output.log import Log
+from unilaunch.folder.folder import OutputFolder
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.backend import Placement
+from unilaunch.interfaces.model import Session
+from unilaunch.interfaces.world import LauncherInfo, count_world
 from unilaunch.rank.current import Member, join
-from unilaunch.world import LauncherInfo, count_world
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph import loading

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers

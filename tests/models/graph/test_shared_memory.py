@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.exchange import shared_memory
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter

@@ -16,8 +16,8 @@ from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
 
 from models.graph.torch_parts import Whole, make_whole, on_parts
-from unilaunch.backend import Collectives
 from unilaunch.errors import InputError, SpecError
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.batch_norm import batch_norm
 from unilaunch_graph.torch.distributed import distribute

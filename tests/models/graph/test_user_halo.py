@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_directed_graphs
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.cut import split_parts

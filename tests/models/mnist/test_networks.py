@@ -8,8 +8,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from unilaunch.backend import Placement
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.backend import Placement
 from unilaunch_mnist.arrays import Floats, Labels
 from unilaunch_mnist.loading import load_network
 from unilaunch_mnist.mindspore_network import MindSporeNetwork

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from threaded_ranks import RankInTurn, in_turns
-from unilaunch.backend import Placement
 from unilaunch.errors import InputError, RefusedTogetherError
-from unilaunch.model import Session
-from unilaunch.output.folder import OutputFolder
-from unilaunch.output.log import Log
-from unilaunch.world import World
+from unilaunch.folder.folder import OutputFolder
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.backend import Placement
+from unilaunch.interfaces.model import Session
+from unilaunch.interfaces.world import World
 from unilaunch_mnist.preparation import Mnist, prepare_data, read_split
 from unilaunch_mnist.spec import MnistSpec
 

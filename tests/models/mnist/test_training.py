@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from unilaunch.backend import Placement
-from unilaunch.model import Session
-from unilaunch.output.folder import OutputFolder
-from unilaunch.output.log import Log
-from unilaunch.rank.alone import Alone
-from unilaunch.world import World
+from unilaunch.folder.folder import OutputFolder
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.backend import Placement
+from unilaunch.interfaces.model import Session
+from unilaunch.interfaces.world import World
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_mnist.arrays import Floats, Labels
 from unilaunch_mnist.network import Network
 from unilaunch_mnist.preparation import Mnist

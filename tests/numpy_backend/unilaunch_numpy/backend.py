@@ -6,8 +6,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
-from unilaunch.world import World
+from unilaunch.interfaces.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.interfaces.world import World
 
 
 class NumpyBackend(Backend):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch.linear import LinearOperator
+from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import HostFunction

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unilaunch.agent.preload import first_import
-from unilaunch.target import Target
+from unilaunch.spec.target import Target
 
 FRAMEWORKS = ("torch", "mindspore")
 

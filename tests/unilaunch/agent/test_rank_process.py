@@ -21,8 +21,8 @@ from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.supervised import order_rank
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, Shown, encode
-from unilaunch.output.failure import Cause, Failure
 from unilaunch.rank.status_page import Pace, StatusPage
 
 

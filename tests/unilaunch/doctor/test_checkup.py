@@ -8,9 +8,9 @@ import pytest
 
 from unilaunch.doctor import checkup
 from unilaunch.doctor.diagnosis import Finding
-from unilaunch.hostfile import Host
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.spec.hostfile import Host
 
 HOSTS = [Host("n1", 1), Host("n2", 1), Host("n3", 1)]
 FACTS = {"python": "3.11.2", "packages": {}, "frameworks": [], "devices": {}, "time": 100.0}

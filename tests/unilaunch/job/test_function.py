@@ -16,7 +16,7 @@ import pytest
 import unilaunch
 from unilaunch.job.arguments import Arguments, words
 from unilaunch.job.function import check_options, find_function
-from unilaunch.spec import Spec
+from unilaunch.spec.run_spec import Spec
 
 
 def train(lr: float, seed: int = 0, **more: Any) -> None:

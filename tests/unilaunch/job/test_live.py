@@ -10,11 +10,11 @@ import time
 import pytest
 from typing_extensions import override
 
+from unilaunch.interfaces.step import Step
 from unilaunch.job.banner import BannerFilter
 from unilaunch.job.live import Live, describe
-from unilaunch.limits import allow_files
+from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.rank_seen import RankSeen
-from unilaunch.step import Step
 
 
 def _seen(step: Step, host: str = "?") -> RankSeen:

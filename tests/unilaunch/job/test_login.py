@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.hostfile import Host
 from unilaunch.job import login
+from unilaunch.spec.hostfile import Host
 
 
 def test_a_start_up_file_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.errors import SpecError
-from unilaunch.hostfile import Host
 from unilaunch.job.mapping import make_room, map_ranks
+from unilaunch.spec.hostfile import Host
 
 
 def test_a_rankfile_says_it_rank_by_rank(tmp_path: Path) -> None:

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch import devices
 from unilaunch.errors import LauncherError, PlacementError, SpecError, UnilaunchError
 from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.job.mapping import map_ranks
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.show import show_plan
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.hydra_mpirun import IntelMpiexec, MpichMpiexec
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
-from unilaunch.options import parse
-from unilaunch.reading import read_task
-from unilaunch.spec import RunSpec
+from unilaunch.machine import devices
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
+from unilaunch.spec.run_spec import RunSpec
 
 RUN = [sys.executable, "-m", "unilaunch", "run"]
 GCN = [*RUN, "--spec", '{"target": "gcn", "backend": "torch", "console": "rank0"}']

@@ -11,17 +11,17 @@ from unittest.mock import create_autospec
 import pytest
 
 from unilaunch.errors import SpecError
+from unilaunch.folder.failure import Cause, Failure
+from unilaunch.folder.result import LaunchResult
 from unilaunch.job import login, restart
 from unilaunch.job import start as job_start
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.restart import plan_again
 from unilaunch.job.start import Caller
 from unilaunch.job.stop import Asked
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.options import parse
-from unilaunch.output.failure import Cause, Failure
-from unilaunch.output.result import LaunchResult
-from unilaunch.reading import read_task
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
 
 BIN = str(Path(sys.executable).parent)
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x2),3"}

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch import entry_points, launchers
+from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError, PluginError
+from unilaunch.interfaces import entry_points
 from unilaunch.launchers import openmpi, slurm
 from unilaunch.launchers.ancestry import Ancestor
-from unilaunch.start_variables import KEY, MONITOR
+from unilaunch.spec.start_variables import KEY, MONITOR
 
 CAPTURED = Path(__file__).parent / "captured"
 SIZES = sorted(name for launcher in launchers.known().values() for name in launcher.sizes)

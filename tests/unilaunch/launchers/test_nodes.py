@@ -3,9 +3,9 @@
 import pytest
 
 from unilaunch.errors import UnilaunchError
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.options import parse
-from unilaunch.reading import read_task
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
 
 PET = {
     "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4", "PET_MASTER_ADDR": "10.0.0.1",

@@ -11,6 +11,7 @@ from selectors import DefaultSelector
 import pytest
 
 from delays import is_delayed
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import monitor as monitoring
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.http_server import HttpServer
@@ -30,7 +31,6 @@ from unilaunch.monitor.messages import (
     Stack,
 )
 from unilaunch.monitor.monitor import SETTLE, START, Monitor
-from unilaunch.output.failure import Cause, Failure
 from unilaunch.record import replace
 
 FAILURE = Failure(Cause.EXCEPTION, "broken", 3, error="ValueError", rank=1, host="b")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, Message, decode, encode
-from unilaunch.output.failure import Cause, Failure
 
 KINDS = get_args(Message)
 JSON = st.recursive(

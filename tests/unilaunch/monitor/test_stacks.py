@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import unilaunch
+from unilaunch.interfaces.step import Step
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import describe, group, without_launcher
-from unilaunch.step import Step
 
 STACK = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -32,7 +32,7 @@ def test_the_program_s_line_follows_those_of_libraries() -> None:
     frame = '  File "{}", line {} in {}\n'.format
     root = Path(unilaunch.__file__).parents[1]
     libraries = (
-        root / "unilaunch/linear.py", root / "models/unilaunch_graph/mindspore/ranks.py",
+        root / "unilaunch/interfaces/linear.py", root / "models/unilaunch_graph/mindspore/ranks.py",
         root / "backends/unilaunch_mindspore/linear.py", "/venv/lib/python3.11/site-packages/mindspore/nn/cell.py",
         "/usr/lib/python3.11/threading.py", "/usr/lib/python3/dist-packages/numpy/core.py",
     )  # fmt: skip

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.errors import InputError, SpecError
+from unilaunch.folder.failure import Cause, Failure, describe_exception, describe_exit
+from unilaunch.folder.result import JobFailed, LaunchResult
+from unilaunch.interfaces.step import Step
 from unilaunch.monitor.verdict import describe, judge, ranks, show
-from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
-from unilaunch.output.result import JobFailed, LaunchResult
-from unilaunch.step import Step
 
 KILLED = describe_exit(-9)
 RESET = describe_exception(RuntimeError("Connection closed by peer [10.0.0.3]:3"), 1, {"phase": "train"})

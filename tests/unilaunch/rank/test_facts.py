@@ -9,12 +9,12 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.errors import RefusedTogetherError
-from unilaunch.rank.alone import Alone
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.rank.facts import compare_programs, tell_facts
-from unilaunch.reading import make_task, read_task
-from unilaunch.spec import RunSpec
-from unilaunch.target import Target
-from unilaunch.world import LauncherInfo
+from unilaunch.rendezvous.alone import Alone
+from unilaunch.spec.reading import make_task, read_task
+from unilaunch.spec.run_spec import RunSpec
+from unilaunch.spec.target import Target
 
 _FOUND = LauncherInfo("none", 0, 1, 0, 1, "", {})
 

@@ -3,11 +3,11 @@
 import pytest
 from typing_extensions import override
 
-from unilaunch.backend import Backend, Placement, Rendezvous
+from unilaunch.interfaces.backend import Backend, Placement, Rendezvous
+from unilaunch.interfaces.world import World
 from unilaunch.launchers import set_by_launchers
 from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.record import replace
-from unilaunch.world import World
 from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_torch.backend import TorchBackend
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.devices import absent_devices, visible_devices
 from unilaunch.errors import EnvironmentMismatchError, PlacementError
+from unilaunch.machine.devices import absent_devices, visible_devices
 from unilaunch.rank.placement import Facts, place
 
 KINDS = ("cuda", "npu", "cpu")
@@ -109,7 +109,7 @@ def test_ascend_devices_are_masked_by_their_own_variable(tmp_path: Path) -> None
 DENIED = """
 import os, sys
 from pathlib import Path
-from unilaunch.devices import visible_devices
+from unilaunch.machine.devices import visible_devices
 folder = Path(sys.argv[1])
 (folder / "cgroup.procs").write_text("0")
 print(*visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, Path(sys.argv[2]))["cuda"])

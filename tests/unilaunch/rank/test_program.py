@@ -16,7 +16,7 @@ import pytest
 from full_disk import refusal_without_space
 from unilaunch.errors import SpecError
 from unilaunch.rank.program import AroundImport, check_value, keep_value, leave_out_launcher, run_program
-from unilaunch.target import Target
+from unilaunch.spec.target import Target
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from typing_extensions import override
 
-from unilaunch.backend import Backend, Placement
 from unilaunch.errors import REQUEUE, StoppedError
-from unilaunch.model import Model
+from unilaunch.folder.failure import Cause, describe_exception
+from unilaunch.interfaces.backend import Backend, Placement
+from unilaunch.interfaces.model import Model
 from unilaunch.monitor import messages
-from unilaunch.output.failure import Cause, describe_exception
 from unilaunch.rank import work
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.status import STOP, Status

@@ -1,0 +1,531 @@
+"""The output folder: names, an earlier run's output that is never lost, and the user's files, which stay."""
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unilaunch.errors import InputError
+from unilaunch.folder import claim
+from unilaunch.folder.files import event_line, write_json, write_users
+from unilaunch.folder.folder import OutputFolder, Use
+from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.reports import keep_reports, write_report
+
+#: What belongs to a folder of ours besides what the tests are about.
+MARKER = ".unilaunch"
+NOBODY = 65534
+
+
+def _open(root: Path, size: int, run_id: str) -> list[OutputFolder]:
+    folders = [OutputFolder(root, rank, size, run_id) for rank in range(size)]
+    _claim(folders)
+    for folder in reversed(folders):
+        folder.open()
+        (folder.rank_dir / "stdout").write_text(f"{run_id}, rank {folder.rank}")
+    _end(folders)
+    return folders
+
+
+def _claim(folders: Iterable[OutputFolder]) -> None:
+    for folder in folders:
+        folder.claim()
+
+
+def _end(folders: Iterable[OutputFolder]) -> None:
+    """End a run: its agents have exited."""
+    for folder in folders:
+        folder.let_go()
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != MARKER)
+
+
+@pytest.mark.parametrize(("size", "name"), [(8, "rank.7"), (12, "rank.07"), (101, "rank.007")])
+def test_ranks_are_padded_as_open_mpi_pads_them(size: int, name: str, tmp_path: Path) -> None:
+    """So that a listing is in their order."""
+    assert OutputFolder(tmp_path, 7, size, "run").rank_dir.name == name
+
+
+def test_earlier_runs_are_moved_aside_whole(tmp_path: Path) -> None:
+    """Three runs, the first with more ranks: everything of each is still there."""
+    _open(tmp_path, 3, "first")[0].write_result({"run": 1})
+    _open(tmp_path, 2, "second")[0].write_result({"run": 2})
+    _open(tmp_path, 2, "third")
+    for run, ranks in (("first", 3), ("second", 2)):
+        earlier = tmp_path / "previous" / run
+        assert [(earlier / f"rank.{r}" / "stdout").read_text() for r in range(ranks)] == [
+            f"{run}, rank {r}" for r in range(ranks)
+        ]
+        assert (earlier / "result.json").exists()
+    assert _names(tmp_path) == ["previous", "rank.0", "rank.1"]
+
+
+def test_the_same_run_twice_keeps_both(tmp_path: Path) -> None:
+    """Open MPI 4 can give two runs one name, and Slurm does when it puts a job into the queue again."""
+    for number in range(3):
+        _open(tmp_path, 1, "same")[0].write_result({"number": number})
+    kept = tmp_path / "previous" / "same"
+    assert _names(kept) == ["rank.0", "rank.0~2", "result.json", "result.json~2"]
+    assert json.loads((kept / "result.json~2").read_text()) == {"number": 1}
+
+
+@pytest.mark.parametrize("name", ["rank.0", "rank.1", "spec.json", "result.json"])
+def test_what_is_the_users_is_refused_and_stays(name: str, tmp_path: Path) -> None:
+    """A name that the run would write: one line says what to do, and nothing has been moved or made."""
+    if name.startswith("rank"):
+        _open(tmp_path, 2, "first")
+        (tmp_path / name).rename(tmp_path / "away")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis").write_text("only copy")
+    else:
+        (tmp_path / name).write_text("only copy")
+    before = _names(tmp_path)
+    refused = []
+    for rank in range(2):
+        output = OutputFolder(tmp_path, rank, 2, "second")
+        try:
+            output.claim()
+        except InputError as error:
+            refused.append(str(error))
+        output.let_go()
+    words = f"{name} is there, and unilaunch did not make it: move it away, or choose another --output-dir"
+    assert refused == [f"--output-dir {tmp_path}: {words}"]
+    assert _names(tmp_path) == before
+    kept = tmp_path / name / "thesis" if name.startswith("rank") else tmp_path / name
+    assert kept.read_text() == "only copy"
+
+
+def test_what_the_run_does_not_write_stays(tmp_path: Path) -> None:
+    """A program's own result.json, checkpoints, report.json, rank.py and rank.7: at every start and restart."""
+    for run in ("first", "second", "third"):
+        folders = [OutputFolder(tmp_path, rank, 2, run, Use(files=["spec.json"])) for rank in range(2)]
+        _claim(folders)
+        for folder in folders:
+            folder.open()
+        folders[0].write_spec({"args": [run]})
+        for name in ("result.json", "report.json", "rank.py", "rank.txt", "checkpoints/newest", "rank.7/thesis"):
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            if run == "first":
+                path.write_text("the user's")
+            assert path.read_text() == "the user's"
+        _end(folders)
+    assert (
+        sorted(path.name for path in (tmp_path / "previous").glob("*/*"))
+        == ["rank.0"] * 2 + ["rank.1"] * 2 + ["spec.json"] * 2
+    )
+
+
+def test_a_report_does_not_take_the_place_of_the_users(tmp_path: Path) -> None:
+    """It lies with rank 0's output, and one line says so; a report of ours is moved aside by the next run."""
+    (tmp_path / "report.json").write_text("the user's")
+    (folder,) = _open(tmp_path, 1, "first")
+    said = write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
+    assert (tmp_path / "report.json").read_text() == "the user's"
+    assert json.loads((folder.rank_dir / "report.json").read_text()) == {"of": "first"}
+    assert said.endswith(f"the report of this run is {folder.rank_dir / 'report.json'}")
+    (tmp_path / "report.json").unlink()
+    write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
+    _open(tmp_path, 1, "second")
+    write_report(tmp_path, "first", {"of": "first, late"}, folder.rank_dir)
+    assert not (tmp_path / "report.json").exists()
+    assert json.loads((tmp_path / "previous" / "first" / "report.json").read_text()) == {"of": "first"}
+
+
+def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
+    """Also by a run that writes no such file: they are not of its result. The user's own file is refused."""
+    for run, files in (("first", ["spec.json", "predictions.npz"]), ("second", ["spec.json"])):
+        folder = OutputFolder(tmp_path, 0, 1, run, Use(files=files))
+        folder.claim()
+        folder.open()
+        folder.let_go()
+        assert not (tmp_path / "predictions.npz").exists()
+        (tmp_path / "predictions.npz").touch()
+    assert (tmp_path / "previous" / "first" / "predictions.npz").exists()
+    with pytest.raises(InputError, match=r"predictions\.npz is there, and unilaunch did not make it"):
+        OutputFolder(tmp_path, 0, 1, "third", Use(files=["spec.json", "predictions.npz"])).claim()
+
+
+def test_checkpoints_are_moved_aside_unless_the_run_resumes(tmp_path: Path) -> None:
+    """Those that a run made."""
+    for run, resumes in (("first", False), ("second", True), ("third", False)):
+        folder = OutputFolder(tmp_path, 0, 1, run, Use(resumes=resumes))
+        folder.claim()
+        folder.open()
+        assert folder.checkpoints.exists() == resumes
+        (folder.make_checkpoints() / f"{run}.safetensors").touch()
+        folder.let_go()
+    assert _names(tmp_path / "checkpoints") == ["third.safetensors"]
+    assert _names(tmp_path / "previous" / "first" / "checkpoints") == ["first.safetensors", "second.safetensors"]
+
+
+def test_checkpoints_of_the_user_are_refused(tmp_path: Path) -> None:
+    """Before one of them is taken for old and removed."""
+    (folder,) = _open(tmp_path, 1, "run")
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "epoch-000001.safetensors").touch()
+    with pytest.raises(InputError, match=r"checkpoints is there, and unilaunch did not make it.*--checkpoint-dir"):
+        folder.make_checkpoints("give --checkpoint-dir")
+
+
+@pytest.mark.parametrize("left", [None, "marker"])
+def test_a_run_that_was_killed_as_it_began_is_in_nobodys_way(left: str | None, tmp_path: Path) -> None:
+    """Its folder is empty, or its marker is."""
+    (tmp_path / "rank.0").mkdir()
+    if left:
+        (tmp_path / "rank.0" / MARKER).touch()
+    assert _open(tmp_path, 1, "run")[0].rank_dir.joinpath("stdout").read_text() == "run, rank 0"
+
+
+def test_a_folder_that_cannot_be_written_is_named() -> None:
+    """With the option and the reason."""
+    with pytest.raises(InputError, match="--output-dir /proc/none: rank 0 cannot write there"):
+        OutputFolder(Path("/proc/none"), 0, 1, "run").claim()
+    with pytest.raises(InputError, match="--output-dir /proc/none: rank 0 cannot write there"):
+        OutputFolder(Path("/proc/none"), 0, 1, "run").open()
+
+
+def test_a_second_run_is_refused_while_the_first_one_has_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of the first one's guards are left; it is named, and nothing of it moves."""
+    monkeypatch.setattr(claim, "_PATIENCE", 0.2)
+    first = [OutputFolder(tmp_path, rank, 2, "first", Use(claims=rank == 0)) for rank in range(2)]
+    _claim(first)
+    for folder in first:
+        folder.open()
+    before = sorted(tmp_path.rglob("*"))
+    for left in (first[:], first[1:]):
+        _end(set(first) - set(left))
+        second = OutputFolder(tmp_path, 0, 2, "second")
+        with pytest.raises(InputError, match=rf"run first is writing there \(process {os.getpid()} on \S+, since 20"):
+            second.claim()
+        assert sorted(tmp_path.rglob("*")) == before
+    _end(first)
+    _open(tmp_path, 2, "second")
+
+
+def test_the_hosts_of_one_run_share_a_folder(tmp_path: Path) -> None:
+    """Each host's first rank claims it; on a shared file system they find each other's claim."""
+    folders = [OutputFolder(tmp_path, rank, 3, "run") for rank in range(3)]
+    _claim(folders)
+    for folder in folders:
+        folder.open()
+    _end(folders)
+    assert _names(tmp_path) == ["rank.0", "rank.1", "rank.2"]
+
+
+def test_a_run_waits_for_the_last_guards_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart must not trip over its own predecessor."""
+    monkeypatch.setattr(claim, "_PATIENCE", 20.0)
+    (first,) = _open(tmp_path, 1, "first")
+    first.claim()
+    with ThreadPoolExecutor(1) as pool:
+        second = OutputFolder(tmp_path, 0, 1, "second")
+        claimed = pool.submit(second.claim)
+        time.sleep(0.3)
+        assert not claimed.done()
+        first.let_go()
+        claimed.result(timeout=60)
+    second.let_go()
+
+
+@pytest.mark.timed
+def test_a_lock_that_outlives_its_job_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server may hold a lost host's for minutes: who has seen the job end frees the folder."""
+    monkeypatch.setattr(claim, "_PATIENCE", 20.0)
+    (first,) = _open(tmp_path, 1, "first")
+    first.claim()
+    claim.release(tmp_path, "another")
+    claim.release(tmp_path, "first")
+    begin = time.monotonic()
+    _open(tmp_path, 1, "second")
+    assert time.monotonic() - begin < 10
+    first.let_go()
+
+
+def test_who_asks_whether_a_folder_is_held_takes_no_lock_away(tmp_path: Path) -> None:
+    """`watch unilaunch status` locks the marker for a moment; an agent that came then held nothing."""
+    (tmp_path / claim.MARKER).touch()
+    asks = os.open(tmp_path / claim.MARKER, os.O_RDWR)
+    fcntl.flock(asks, fcntl.LOCK_EX)
+    answered = threading.Timer(0.2, os.close, [asks])
+    answered.start()
+    held = claim.hold(tmp_path)
+    answered.join()
+    assert claim.is_held(tmp_path)
+    os.close(held)
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before there were any."""
+
+    def no_lock(descriptor: int, kind: int) -> None:
+        raise OSError(37, os.strerror(37))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    for run in ("first", "second"):
+        _open(tmp_path, 2, run)
+    assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.1"]
+
+
+def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An earlier run's are moved, the user's own stay, and what cannot be kept is said in a line."""
+    told = {rank: RankSeen(run="first", host="node1", value=rank) for rank in range(3)}
+    keep_reports(tmp_path, 3, told)
+    (tmp_path / "rank.1").rename(tmp_path / "kept")
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / "thesis").write_text("only copy")
+    keep_reports(tmp_path, 3, {rank: replace(said, run="second") for rank, said in told.items()})
+    assert (tmp_path / "rank.1" / "thesis").read_text() == "only copy"
+    assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.2"]
+    assert json.loads((tmp_path / "rank.2" / "value.json").read_text()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir ")
+    (tmp_path / "result.json").write_text("the user's")
+    keep_reports(tmp_path, 3, {0: RankSeen(run="third", host="node1", result={})})
+    assert (tmp_path / "result.json").read_text() == "the user's"
+
+
+def test_a_record_that_cannot_be_written_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, under the name that the user gave; whatever is recorded."""
+    monkeypatch.chdir(tmp_path)
+    (folder,) = _open(Path("here"), 1, "run")
+    (tmp_path / "here").rename("there")
+    for _ in range(3):
+        folder.record(phase="train")
+        folder.append_stderr("a line\n")
+        folder.write_spec({"args": []})
+        folder.write_result({})
+        folder.write_value(1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("unilaunch: here/rank.0: rank 0 can no longer write its records: No such file")
+
+
+def test_paths_are_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may change the folder; what is shown stays what the user typed."""
+    monkeypatch.chdir(tmp_path)
+    (folder,) = _open(Path("here"), 1, "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    folder.record(phase="train")
+    folder.write_result({})
+    assert "train" in (tmp_path / "here" / "rank.0" / "events.jsonl").read_text()
+    assert _names(tmp_path / "elsewhere") == []
+    assert str(folder.shown) == "here"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@pytest.mark.parametrize("how", ["folder", "link"])
+def test_another_users_folder_is_refused(how: str) -> None:
+    """In it he could make a link to a file of this user; a link of his leads wherever he likes."""
+    with TemporaryDirectory() as name:
+        top = Path(name)
+        top.chmod(0o755)
+        (top / "shared").mkdir()
+        (top / "shared").chmod(0o1777)
+        (top / "mine").mkdir()
+        (top / "stderr").write_text("mine\n")
+        plant = {"folder": "mkdir -p out/rank.0; ln -s ../../../stderr out/rank.0/stderr", "link": "ln -s ../mine out"}
+        subprocess.run(["/bin/sh", "-c", plant[how]], cwd=top / "shared", user=NOBODY, check=True)
+        output = OutputFolder(top / "shared" / "out", 0, 1, "run")
+        words = rf"shared/out: it belongs to another user \(uid {NOBODY}\)"
+        for step in (output.claim, output.open):
+            with pytest.raises(InputError, match=words):
+                step()
+        assert (top / "stderr").read_text() == "mine\n"
+        assert not list((top / "mine").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+def test_a_file_server_may_give_every_file_another_owner() -> None:
+    """As NFS does with all_squash, and AWS EFS; two runs in one folder. A process's fsuid does the same here."""
+    runs = (  # that user cannot read this user's modules
+        "import ctypes, tempfile\nfrom pathlib import Path\nfrom unilaunch.folder.folder import OutputFolder, Use\n"
+        f"ctypes.CDLL(None).setfsuid({NOBODY})\n"
+        "for run in ('first', 'second'):\n"
+        "    folder = OutputFolder(Path('volume/out'), 0, 1, run, Use(foreign=True))\n"
+        "    folder.claim()\n    folder.open()\n    folder.let_go()\n"
+    )
+    with TemporaryDirectory() as top:
+        Path(top, "volume").mkdir()
+        Path(top).chmod(0o755)
+        os.chown(Path(top, "volume"), NOBODY, NOBODY)
+        subprocess.run([sys.executable, "-c", runs], cwd=top, check=True)
+        out = Path(top, "volume", "out")
+        assert out.stat().st_uid == NOBODY
+        assert _names(out) == ["previous", "rank.0"]
+        with pytest.raises(InputError, match="it belongs to another user"):
+            OutputFolder(out, 0, 1, "third").claim()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+def test_a_folder_that_rank_0_names_must_be_out_of_others_reach(tmp_path: Path) -> None:
+    """Its owner is this user, but whose the folder above is could put another one in its place."""
+    above = tmp_path / "above"
+    above.mkdir()
+    os.chown(above, NOBODY, NOBODY)
+    folder = OutputFolder(above / "out", 0, 1, "run", Use(foreign=True))
+    with pytest.raises(InputError, match=f"is in {above}, where other users can write"):
+        folder.claim()
+    folder = OutputFolder(tmp_path / "out", 0, 1, "run", Use(foreign=True))
+    folder.claim()
+    folder.let_go()
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "value.json", "stderr"])
+def test_no_link_is_followed(name: str, tmp_path: Path) -> None:
+    """In a rank's folder somebody of the group may have made one."""
+    (folder,) = _open(tmp_path / "out", 1, "run")
+    target = tmp_path / "target"
+    target.write_text("mine\n")
+    (folder.rank_dir / name).unlink(missing_ok=True)
+    (folder.rank_dir / name).symlink_to(target)
+    (folder.rank_dir / f".value.json.{os.getpid()}").symlink_to(target)
+    folder.record(phase="train")
+    folder.append_stderr("a line\n")
+    folder.write_value(1)
+    assert target.read_text() == "mine\n"
+
+
+def test_events_are_one_line_each(tmp_path: Path) -> None:
+    """The first names the run."""
+    (folder,) = _open(tmp_path, 1, "run")
+    folder.record(phase="train", note="two\nlines")
+    events = [json.loads(line) for line in (folder.rank_dir / "events.jsonl").read_text().splitlines()]
+    assert [sorted(set(event) - {"time"}) for event in events] == [["run"], ["note", "phase"]]
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A value that JSON cannot say leaves the earlier file."""
+    write_json(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"a": object()})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], order: Random) -> None:
+    """Several runs of several sizes: each rank's output of each run is there once, and the last run's is in place."""
+    with TemporaryDirectory() as name:
+        root, written = Path(name), set()
+        for run, size in enumerate(sizes):
+            folders = [OutputFolder(root, rank, size, f"run {run}") for rank in range(size)]
+            order.shuffle(folders)
+            _claim(folders)
+            for folder in folders:
+                folder.open()
+                text = f"run {run} rank {folder.rank}"
+                (folder.rank_dir / "stdout").write_text(text)
+                written.add(text)
+                if folder.rank == 0:
+                    folder.write_result({"run": run})
+            _end(folders)
+        assert {path.read_text() for path in root.rglob("stdout")} == written
+        assert len(list(root.rglob("stdout"))) == len(written)
+        assert len(list(root.glob("rank.*"))) == sizes[-1]
+        results = [json.loads(path.read_text())["run"] for path in root.rglob("result.json*")]
+        assert sorted(results) == list(range(len(sizes)))
+
+
+def test_ranks_that_come_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each in its own thread, over a run that had more ranks."""
+    _open(tmp_path, 12, "first")
+    folders = [OutputFolder(tmp_path, rank, 4, "second") for rank in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(OutputFolder.claim, folders))
+        list(pool.map(OutputFolder.open, folders))
+    _end(folders)
+    assert sorted(path.name for path in tmp_path.glob("rank.*")) == [f"rank.{rank}" for rank in range(4)]
+    assert len(list((tmp_path / "previous" / "first").glob("rank.*"))) == 12
+
+
+def test_a_folder_that_a_run_found_is_not_moved(tmp_path: Path) -> None:
+    """It was somebody's output folder once; that makes what is in it nobody's but the user's."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "best.pt").write_text("weights")
+    _open(checkpoints, 1, "evaluation")
+    _open(tmp_path, 1, "training")
+    assert (checkpoints / "best.pt").read_text() == "weights"
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, '{"run": "r", "host": "h", "process": 1e999, "since": 0, "files": {}}',
+                                  '{"run": "r", "host": "h", "process": 1, "since": 1e300, "files": {}}'])  # fmt: skip
+def test_a_broken_marker_says_nothing(text: str, tmp_path: Path) -> None:
+    """And is in nobody's way."""
+    (tmp_path / MARKER).write_text(text)
+    _open(tmp_path, 1, "run")
+
+
+def test_what_no_json_can_say_is_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says so, once."""
+    folder = _open(tmp_path, 1, "run")[0]
+    folder.record(loss=float("nan"))
+    folder.write_result({"loss": float("inf")})
+    assert capsys.readouterr().err.count("can no longer write its records") == 1
+
+
+def test_a_file_that_the_user_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> None:
+    """`--output /dev/null` as root replaced the device by a file."""
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for text in ("one", "two"):
+        write_users(tmp_path / "link", text)
+        assert ((tmp_path / "link").is_symlink(), (tmp_path / "file").read_text()) == (True, text)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_users(tmp_path / "pipe", "three")
+    assert (os.read(reader, 9), (tmp_path / "pipe").is_fifo()) == (b"three", True)
+    os.close(reader)
+    log = tmp_path / "log"  # a shell appends to it: its file must not be replaced
+    code = "import pathlib, unilaunch.folder.files as files; files.write_users(pathlib.Path('/dev/stdout'), 'b')"
+    subprocess.run(
+        ["sh", "-c", f'printf a > {log}; "$0" -c "$1" >> {log}', sys.executable, code], check=True, timeout=60
+    )
+    assert log.read_text() == "ab"
+
+
+def test_a_job_is_seen_on_a_file_system_that_locks_only_what_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS 4: an exclusive lock needs a file that is open to be written."""
+    lock = fcntl.flock
+
+    def flock(descriptor: int, kind: int) -> None:
+        if kind & fcntl.LOCK_EX and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = claim.claim(tmp_path, "run")
+    assert isinstance(held, int)
+    assert claim.is_held(tmp_path)
+    os.close(held)
+    assert not claim.is_held(tmp_path)
+
+
+def test_a_file_name_that_is_no_text_is_written_as_text(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8: no reader of JSON took the file."""
+    write_json(tmp_path / "a.json", {"a": "file\udce9 é"})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": "file? é"}
+    assert json.loads(event_line(note="file\udce9"))["note"] == "file?"

@@ -1,0 +1,476 @@
+"""The job files of other engines: what is in them, and that they are of the form that the engine reads."""
+
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from unilaunch.errors import SpecError
+from unilaunch.job import find
+from unilaunch.job import plan as planning
+from unilaunch.jobfiles import emit
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
+from unilaunch.spec.task import Task
+
+#: A shell's srun that shows the words it gets.
+_SRUN = "srun() { printf '%s|' \"$@\"; }\n"
+
+
+@pytest.fixture(autouse=True)
+def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (4, 1))
+    monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
+    monkeypatch.setattr(planning, "count_cores", lambda: 4)
+
+
+def _given(words: str) -> dict[str, Any]:
+    given = parse(["launch", *shlex.split(words)])
+    for name in ("command", "dry_run", "json"):
+        given.pop(name)
+    return given
+
+
+def _emit(kind: str, words: str, environ: Mapping[str, str] | None = None) -> str:
+    given = _given(f"--emit {kind} {words}")
+    return emit(given.pop("emit"), given, {"PATH": "/bin", **(environ or {})})
+
+
+def _task(words: str) -> Task[LaunchSpec]:
+    given = _given(words)
+    given.pop("emit")
+    return read_task(LaunchSpec, given, {})
+
+
+def _directives(script: str) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_even_hosts_for_slurm() -> None:
+    """Srun deals the ranks out as the plan does."""
+    script = _emit("sbatch", "-n 4 -H a:2,b:2 --epochs 3")
+    assert _directives(script) == {
+        "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
+        "output": "%x-%j.out",
+    }  # fmt: skip
+    assert script.splitlines()[0] == "#!/bin/bash"
+    assert script.splitlines()[-1].startswith("exec srun ")
+    whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
+    whole += ', "options": {"epochs": 3}}'
+    assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
+
+
+def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
+    """It has the node's processors and devices, and starts the ranks again; the nodes know each other by a secret."""
+    (script := tmp_path / "train.py").write_text("import torch\n")
+    words = "--nodes 2 --gpus-per-node 4 --cpus-per-task 3 --max-restarts 2 --requeue"
+    text = _emit("sbatch", f"{words} {script} --lr 0.1")
+    expected = {"ntasks": "2", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "12", "gpus-per-node": "4"}
+    assert expected.items() <= _directives(text.replace("#SBATCH --requeue\n", "")).items()
+    assert "export UNILAUNCH_SECRET\n" in text
+    line = shlex.split(next(line for line in text.splitlines() if line.startswith("srun ")))
+    assert line[line.index("-m") + 1 : line.index("--spec")] == ["unilaunch", "launch"]
+    spec = json.loads(line[line.index("--spec") + 1])
+    assert (spec["nproc_per_node"], spec["max_restarts"], spec["grace"]) == (4, 2, 60)
+    assert "UNILAUNCH_SECRET" not in _emit("sbatch", f"-n 4 {script}")
+    for words, console in (("--console all", "all"), ("--console rank0", "rank0"), ("", "rank0")):
+        assert f'"console": "{console}"' in _emit("sbatch", f"-n 4 {words} {script}")
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("import torch, mpi4py.MPI", "--nodes 2 --ntasks-per-node 2"), ("import unilaunch_graph", "-n 2"),
+    ("import mindspore", "-n 2"), ("import torch", "-n 3 -H a:2,b:1"), ("import torch", "-n 3 --nodes 2"),
+    ("import torch", "-n 2 --container-image image"),
+])  # fmt: skip
+def test_srun_starts_ranks_that_may_need_mpi_and_unequal_nodes(source: str, words: str, tmp_path: Path) -> None:
+    """Of a model too. Launch alone starts a job again."""
+    (script := tmp_path / "train.py").write_text(source)
+    assert " -m unilaunch run --spec " in _emit("sbatch", f"{words} {script}").splitlines()[-1]
+    with pytest.raises(SpecError, match=r"^--emit sbatch --max-restarts 2: "):
+        _emit("sbatch", f"{words} --max-restarts 2 {script}")
+
+
+def test_uneven_hosts_for_slurm() -> None:
+    """Rank by rank: Slurm would deal them out evenly."""
+    script = _emit("sbatch", "-n 3 -H a:2,b:1")
+    assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in script
+    assert "mktemp" not in script  # no file is left behind
+    assert "ntasks-per-node" not in _directives(script)
+    assert _directives(script)["mincpus"] == "2"
+    assert _directives(_emit("sbatch", "-H a:1,b:3 --cpus-per-task 4"))["mincpus"] == "12"
+    assert "mincpus" not in _directives(_emit("sbatch", "-H a:2,b:2"))
+
+
+def test_mpirun_for_slurm_if_its_options_are_given() -> None:
+    """On the hosts that Slurm has allocated."""
+    last = _emit("sbatch", "-n 2 --bind-to none -x 'A=b c'").splitlines()
+    assert last[-1].startswith("exec /mpi/bin/mpirun -n 2 --bind-to none")
+    assert "-H" not in shlex.split(last[-1])
+    assert "export A='b c'" in last
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "nodelist"),
+    [
+        (f"-H {socket.gethostname()}:2", "1", socket.gethostname()),
+        ("-H localhost:2", "1", None),
+        ("", "1", None),
+        ("-H a:2,b:2 --map-by seq", "2", "a,b"),
+    ],
+)
+def test_the_nodes_that_slurm_is_asked_for(words: str, nodes: str, nodelist: str | None) -> None:
+    """The user's, though only mpirun may know which rank gets which; a loopback name is no node's."""
+    directives = _directives(_emit("sbatch", f"-n 2 {words}"))
+    assert (directives["nodes"], directives.get("nodelist")) == (nodes, nodelist)
+    assert "seq" not in words or "ntasks-per-node" not in directives
+
+
+def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
+    """Sbatch refuses a job's name with a space in it, and bash runs what stands in a variable's name."""
+    (tmp_path / "my job.py").touch()
+    script = _emit("sbatch", f"-n 2 '{tmp_path}/my job.py' -- 'a;b'")
+    assert _directives(script)["job-name"] == "unilaunch-my-job.py"
+    assert shlex.split(script.splitlines()[-1])[-2:] == ["--", "a;b"]
+    for text in ("A B=1", "A;true;B=1", "A;true"):
+        with pytest.raises(SpecError, match="must be a variable, NAME or NAME=VALUE"):
+            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
+    for text in ("FOO*", "my.name=1"):
+        with pytest.raises(SpecError, match="a batch script cannot export it"):
+            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_more_ranks_than_a_node_has_processors_take_as_many_nodes_as_slurm_finds(device: str) -> None:
+    """The file names one node for a few ranks only, and asks no node for 256 GPUs."""
+    script = _emit("sbatch", f"-n 256 --device {device}")
+    assert _directives(script).keys() == {"job-name", "ntasks", "output"}
+    assert ("add #SBATCH --gres=gpu:N" in script) == (device == "cuda")
+    assert _directives(_emit("sbatch", "-n 64"))["nodes"] == "1"
+    assert _directives(_emit("sbatch", "-n 256 --ntasks-per-node 64"))["nodes"] == "4"
+
+
+def test_what_is_no_secret_starts_the_job(tmp_path: Path) -> None:
+    script = _emit("sbatch", "-n 2 -x MAX_TOKENS=4096 -x MONKEY=a --epochs 3")
+    done = _run(script, tmp_path, {})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_secret_argument_comes_from_a_variable(tmp_path: Path) -> None:
+    """It stands nowhere in the file, and the script gets it as it was typed."""
+    (tmp_path / "train.py").touch()
+    words = f'-n 2 {tmp_path}/train.py --api-key=s3cret --pass s3cret postgres://u:s3cret@h --lr "it\'s"'
+    script = _emit("sbatch", words)
+    assert "s3cret" not in script
+    values = {"API_KEY": 'a "b', "PASS": "$c", "ARGUMENT_4": "postgres://u:s3cret@h"}
+    assert "|--|--api-key=a \"b|--pass|$c|postgres://u:s3cret@h|--lr|it's|" in _run(script, tmp_path, values).stdout
+    refused = _run(script, tmp_path, {})
+    assert refused.returncode
+    assert "API_KEY: export it before sbatch" in refused.stderr
+
+
+def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run a batch script where srun shows its words."""
+    lines = _SRUN + script.replace("exec srun", "srun")
+    return subprocess.run(
+        ["bash", "-c", lines], cwd=folder, env={"PATH": "/usr/bin:/bin", **environ}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+
+def test_a_batch_file_has_no_variables_of_its_writers_shell() -> None:
+    """The mpirun in it has those of the shell that submits it, on every node: Slurm passes them on."""
+    words = "-n 2 -H a:1,b:1 --bind-to none"
+    script = _emit("sbatch", words, {"WANDB_MODE": "offline"})
+    assert "mpirun -n 2 --bind-to none" in script
+    assert script == _emit("sbatch", words)
+    assert " -x " not in script
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
+def test_a_secret_is_named_only(kind: str) -> None:
+    """And the file says where to give it."""
+    text = _emit(kind, "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
+    assert "hidden" not in text
+    assert {"sbatch": ': "${HF_TOKEN:?export it', "rankfile": "HF_TOKEN"}[kind] in text
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("-n 4 -H a:2,b:2 --device cuda --threads 3", {"gres": "gpu:2", "cpus-per-task": "3"}),
+    ("-n 3 -H a:2,b:1 --device cuda", {"gres": "gpu:2"}),
+    pytest.param("-n 4 --device npu --backend mindspore", {"gres": "npu:4"}, marks=pytest.mark.mindspore),
+    ("-n 4 -H a:2,b:2 --device cuda --map-by seq", {}),
+    ("-n 4 --device cpu", {}),
+])  # fmt: skip
+def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
+    """A device for each rank of a node, and the cores of --threads; where only mpirun can tell, that is said."""
+    script = _emit("sbatch", words)
+    directives = _directives(script)
+    assert {name: directives[name] for name in ("gres", "cpus-per-task") if name in directives} == expected
+    assert ("srun --cpus-per-task=3 " in script) == ("--threads" in words)
+    assert ("add #SBATCH --gres=gpu:N" in script) == ("seq" in words)
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
+    ("--nodes 2 --gpus-per-node h100.80gb:4", {"ntasks": "8", "ntasks-per-node": "4", "gpus-per-node": "h100.80gb:4"}),
+    ("--nodes 2 --ntasks-per-node 3", {"ntasks": "6", "nodes": "2", "ntasks-per-node": "3"}),
+    ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
+    ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "ntasks-per-node": "2", "gres": "gpu:2"}),
+    ("-n 7 --nodes 2 --device cuda", {"ntasks": "7", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
+    ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
+    ("-n 2 --partition gpu --account me", {"partition": "gpu", "account": "me"}),
+    ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
+    ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
+    ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
+    ("-n 2 --requeue --grace 90", {"signal": "USR1@90"}),
+    ("-n 2 --grace 89.5", {"signal": "USR1@90"}),
+    ("-n 2 --grace 90 --container-image image train.py", {"signal": "TERM@90"}),
+    ("-n 16 --nodes 2 --gpus-per-node 4 --device cpu", {"ntasks": "16", "nodes": "2", "ntasks-per-node": "8"}),
+    ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
+    ("-H a:4,b:4 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "4"}),
+    ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}),
+    ("-n 2 --gpus-per-node 4", {"ntasks": "2", "nodes": "1", "ntasks-per-node": "2"}),
+    ("-n 2 --signal USR1@65535", {"signal": "USR1@65535"}),
+    ("-n 2 -J first", {"job-name": "first"}),
+    ("-n 2 --job-name=first", {"job-name": "first"}),
+    ("-n 2", {"job-name": "unilaunch-gcn"}),
+    ("-n 4 -c 3 -t 12:00:00 -p gpu -A me --qos high", {"ntasks": "4", "cpus-per-task": "3", "time": "12:00:00",
+                                                       "partition": "gpu", "account": "me", "qos": "high"}),
+    ("-N 2 --ntasks-per-node 4 -a 0-3", {"ntasks": "8", "nodes": "2", "array": "0-3"}),
+    ("--nnodes 2 --nproc_per_node=4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4"}),
+])  # fmt: skip
+def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]) -> None:
+    """Each under sbatch's own name; nodes and GPUs say the number of ranks, on a machine that has none of them."""
+    script = _emit("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
+    directives = _directives(script.replace("#SBATCH --requeue\n", ""))
+    assert {name: directives[name] for name in expected} == expected
+    assert ("srun --cpus-per-task=3 " in script) == ("--cpus-per-task" in words or "-c 3" in words)
+    assert '"console": "rank0"' in script  # -t is no --tee
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 9 --nodes 2 --ntasks-per-node 4", "-n 9: --nodes 2 and --ntasks-per-node 4 make 8 ranks: leave out -n"),
+    ("-H a:2,b:2 --nodes 2", "--nodes: the hosts of -H say that"),
+    ("-n 2 --array 0-3 --output-dir runs", "give --output-dir 'runs/{array}'"),
+    ("-n 2 --signal USR1@60 --grace 90", "--signal USR1@60: --grace 90 asks for another one: leave one out"),
+    ("-n 2 --grace 90 --bind-to none", "--grace: srun starts the ranks then, and not mpirun: leave out --bind-to"),
+    ("-n 2 --requeue --bind-to none", "--requeue: srun starts the ranks then, and not mpirun: leave out --bind-to"),
+    ("--ntasks-per-node 4 --gpus-per-node a100:2", "--gpus-per-node a100:2: each of the 4 ranks of a node takes a GPU"),
+    ("--gpus-per-node a100:0", "--gpus-per-node: must be written as 4 or TYPE:4, such as a100:4, not 'a100:0'"),
+    ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
+    ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
+    ("-n 2 --signal USR1@65536", "--signal: must be written as USR1@60"),
+    ("-n 2 --signal USR1@99999", "--signal: must be written as USR1@60"),
+    ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
+    ("-n 2 --sbatch qos=high", "--sbatch: must be one option of sbatch, as --qos=high, not 'qos=high'"),
+    ("-H a:4,b:4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU: start at most 2"),
+    ("-n 16 --nodes 2 --gpus-per-node 4", "--gpus-per-node 4: each of the 8 ranks of a node takes a GPU"),
+    ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
+    ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
+    ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
+    ("-n 2 --sbatch --ntasks=9", "--sbatch '--ntasks=9': type -n itself"),
+    ("-n 2 --sbatch '-N 4'", "--sbatch '-N 4': type --nodes itself"),
+    ("-n 2 --sbatch --mem=1G", "--sbatch '--mem=1G': type --mem itself"),
+    ("-n 2 --array 0-3 --checkpoint-dir kept", "--array: all jobs of the array would write into --checkpoint-dir kept"),
+    ("-n 2 --nodes 8", "-n 2 --nodes 8: 6 nodes would have no rank: give --nodes 2, or -n 8 or more"),
+    ("-n 2 --grace 1e5", "--emit sbatch --grace 100000: expected at most 65535 seconds"),
+    ("-n 2 --grace inf", "--grace: must be a finite number, not 'inf'"),
+    ("-n 2 --container-image i --output-dir ../out", "--output-dir ../out: a container cannot mount it"),
+    ("-n 2 --container-image i --output-dir '/a,b'", "--output-dir /a,b: a container cannot mount it"),
+    ("-n 2 --elastic", "--emit sbatch --elastic: only launch leaves lost hosts out: leave it out"),
+    ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
+    ("", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
+])  # fmt: skip
+def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
+    """In one line, which says what to type."""
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("sbatch", words)
+
+
+def test_a_job_that_goes_on(tmp_path: Path) -> None:
+    """A model resumes, in a folder that every start of the job has."""
+    script = _emit("sbatch", "-n 2 --requeue --epochs 30")
+    assert '"output_dir": "log_output/{job}"' in script
+    assert '"resume": true' in script
+    assert '"checkpoint_every": 3' in script  # a lost node sends no signal
+    assert "\nexec " not in script
+    (tmp_path / "train.py").touch()
+    for words in ("--requeue --grace 0", "--grace 0", ""):
+        assert "--signal" not in _emit("sbatch", f"-n 2 {words} {tmp_path}/train.py")
+    requeued = _directives(_emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py").replace("#SBATCH --requeue\n", ""))
+    assert requeued["signal"] == "TERM@60"  # a script may know no SIGUSR1
+    assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
+    assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "job"),
+    [
+        ("", {}, "36"),
+        ("--array 0-3", {"SLURM_ARRAY_JOB_ID": "33", "SLURM_ARRAY_TASK_ID": "3"}, "33_3"),
+    ],
+)
+def test_one_job_of_an_array_requeues_itself(words: str, environ: Mapping[str, str], job: str, tmp_path: Path) -> None:
+    """The last one has the id of the whole array, by which Slurm would stop and requeue the others too."""
+    for name, does in (("srun", "exit 75"), ("scontrol", 'echo "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    script = _emit("sbatch", f"-n 2 --requeue {words} --epochs 30")
+    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", **environ}
+    done = subprocess.run(["bash"], input=script, env=slurm, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
+
+
+@pytest.mark.parametrize(("words", "folder"), [
+    ("--output-dir runs", "--output-dir runs"), ("--checkpoint-dir kept", "--checkpoint-dir kept"), ("", ""),
+])  # fmt: skip
+def test_an_array_that_sbatch_is_given_needs_a_folder_for_each_job(words: str, folder: str, tmp_path: Path) -> None:
+    """The jobs would write into one folder, and go on from each other's checkpoints; {job} is another one for each."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    script = _emit("sbatch", f"-n 2 {words}")
+    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36"}
+    for index, code in (({}, 0), ({"SLURM_ARRAY_TASK_ID": "0"}, 2 if folder else 0)):
+        done = subprocess.run(["bash"], input=script, env=slurm | index, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stderr.count("\n") == (code == 2)
+        assert (f"all jobs of the array would write into {folder}: write" in done.stderr) == (code == 2)
+
+
+def test_folders_outside_the_jobs_own_are_mounted_in_a_container(tmp_path: Path) -> None:
+    """Made before, since a mount does not; what is inside the job's folder is there already."""
+    words = f"--output-dir '{tmp_path}/my runs/{{job}}' --checkpoint-dir {tmp_path}/kept --container-image image"
+    *_, first, second, last = _emit("sbatch", f"-n 2 {words}").splitlines()
+    assert (first, second) == (f"mkdir -p '{tmp_path}/my runs'", f"mkdir -p {tmp_path}/kept")
+    mounts = shlex.split(last.replace("$PWD", "/job"))[3]
+    places = ("/job", f"{tmp_path}/my runs", f"{tmp_path}/kept")
+    assert mounts == "--container-mounts=" + ",".join(f"{place}:{place}" for place in places)
+    assert "mkdir" not in _emit("sbatch", "-n 2 --container-image image --output-dir runs")
+
+
+def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the script nor the framework nor Python's path; without an image the script must be there."""
+    monkeypatch.setattr("unilaunch.interfaces.plugins.find_spec", lambda _: None)
+    words = "-n 2 --backend mindspore /app/train.py"
+    last = _emit("sbatch", f"--container-image nvcr.io#nvidia/pytorch:25.01 {words}").splitlines()[-1]
+    assert last.startswith(
+        "exec srun --container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=\"$PWD:$PWD\" "
+    )
+    assert " python -m unilaunch run --spec " in last
+    cache = 'export XDG_CACHE_HOME="$PWD/.cache"'  # the containers see no other common folder
+    for nodes, there in (("--nodes 2", True), ("--nodes 1", False)):
+        script = _emit("sbatch", f"{nodes} --container-image image {words}")
+        assert (cache in script.splitlines()) is there
+    with pytest.raises(SpecError, match=r"script /app/train.py: no such file"):
+        _emit("sbatch", words)
+
+
+def test_the_folder_in_which_the_ranks_start() -> None:
+    """Also in a container, where srun's --chdir has no effect."""
+    assert f" --chdir={Path.cwd()}/sub " in _emit("sbatch", "-n 2 --cwd sub")
+    last = _emit("sbatch", "-n 2 --cwd '/my data' --container-image image").splitlines()[-1]
+    assert " --container-workdir='/my data' python " in last
+    assert "--chdir" not in last
+
+
+@pytest.mark.parametrize("command", ["--emit mpijob", "--emit rankfile", ""])
+def test_options_of_another_job_file_are_refused(command: str) -> None:
+    """And the one that takes them is named."""
+    with pytest.raises(SpecError, match=r"^--partition: only --emit sbatch takes it$"):
+        parse(["launch", *shlex.split(command), "--partition", "gpu", "-n", "2"])
+
+
+def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script says so."""
+    script = _emit("sbatch", "-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""})
+    assert "# No device was seen" in script
+
+
+def test_ranks_of_each_host_are_not_those_of_all() -> None:
+    """Also where a file names the hosts: half of the ranks were written."""
+    with pytest.raises(SpecError, match="--nproc-per-node 4: there are several hosts"):
+        emit("mpijob", {"hosts": "a:4,b:4", "nproc_per_node": "4"}, {"PATH": "/bin"})
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
+def test_restarts_are_not_dropped(kind: str) -> None:
+    """No engine does what launch would."""
+    with pytest.raises(SpecError, match=f"--emit {kind} --max-restarts 2: only launch"):
+        _emit(kind, "-n 2 -H a:1,b:1 --max-restarts 2")
+
+
+@pytest.mark.parametrize("option", ["--tensorboard curves", "--mlflow http://host:5000", "--otlp http://host:4318"])
+def test_what_launch_does_itself_is_not_dropped(option: str) -> None:
+    """Curves and metrics are written by launch, which does not run there."""
+    with pytest.raises(SpecError, match=f"--emit sbatch {option}: only launch .*: leave it out"):
+        _emit("sbatch", f"-n 2 {option}")
+
+
+def test_a_job_file_is_not_for_this_host() -> None:
+    """More ranks than it has cores, and devices that it has not."""
+    assert "--ntasks=64" in _emit("sbatch", "-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Open MPI's is taken to be where the job will run, at the path that was given."""
+    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert "mpirun" in _emit("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
+    words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
+    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in _emit("sbatch", words, {"PATH": str(tmp_path)})
+
+
+def test_a_name_that_kubernetes_takes(tmp_path: Path) -> None:
+    """It ends in a letter or a digit, also where it was cut."""
+    script = tmp_path / ("a" * 39 + "-b.py")
+    script.touch()
+    name = yaml.safe_load(_emit("mpijob", f"-n 2 -H a:1,b:1 {script}"))["metadata"]["name"]
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
+    """And can be given back: the file that it makes is the same."""
+    words = "-n 4 -H a:2,b:2 --epochs 3 --seed 7"
+    text = _emit(kind, words)
+    line = next(line for line in text.splitlines() if '"epochs": 3' in line)
+    (tmp_path / "spec.json").write_text(line[line.index("{") : line.rindex("}") + 1])
+    task, again = _task(words), _task(f"--config {tmp_path}/spec.json --backend torch")
+    assert (again.options, again.spec.seed, again.spec.hosts) == (task.options, 7, "a:2,b:2")
+    assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
+
+
+def test_a_rankfile() -> None:
+    """Rank by rank; refused where only mpirun can tell."""
+    text = _emit("rankfile", "-n 3 -H a:2,b:1 --map-by node")
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
+    ]  # fmt: skip
+    assert re.findall("slot=(.*)", _emit("rankfile", "-n 3 -H a:2,b:1 --threads 4")) == ["0-3", "4-7", "0-3"]
+    assert "\n# mpirun -n 3 -H me@a:2,b:1 --rankfile FILE\n" in _emit("rankfile", "-n 3 -H me@a:2,b:4")
+    with pytest.raises(SpecError, match="only mpirun can tell"):
+        _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
+    with pytest.raises(SpecError, match="only mpirun can tell"):
+        _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "a,b"})
+
+
+def test_a_rankfile_has_no_ipv6_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Open MPI 5 reads one in a hostfile only, and the line that starts a rankfile has -H."""
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (5, 0))
+    monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
+    (hosts := tmp_path / "hosts").write_text("fd00::1 slots=2\n")
+    with pytest.raises(
+        SpecError, match="--emit rankfile: fd00::1: mpirun takes no IPv6 address in -H: name it in /etc"
+    ):
+        _emit("rankfile", f"--hostfile {hosts}")

@@ -1,0 +1,430 @@
+"""The manifests of Kubernetes' engines: valid by the published schemas, and wired for an end, a restart and secrets."""
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import yaml
+
+from crds.checking import faults
+from unilaunch.errors import SpecError
+from unilaunch.job import find
+from unilaunch.job import plan as planning
+from unilaunch.jobfiles import emit
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
+from unilaunch.spec.options import parse
+
+KINDS = ("mpijob", "trainjob", "jobset")
+ALL = (
+    "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume my.data:/data "
+    "--output-dir /output/run --max-restarts 3 --epochs 3 -x HF_TOKEN=hidden -x 'A=$(B)'"
+)
+
+RESTARTS = "--max-restarts 3 --volume out:/output"
+
+
+@pytest.fixture(autouse=True)
+def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (5, 0))
+    monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
+
+
+def _emit(kind: str, words: str, environ: Mapping[str, str] = MappingProxyType({"PATH": "/bin"})) -> str:
+    given = parse(["launch", "--emit", kind, *shlex.split(words)])
+    for name in ("command", "dry_run", "json", "emit"):
+        given.pop(name)
+    return emit(kind, given, environ)
+
+
+def _objects(kind: str, words: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(_emit(kind, words)))
+
+
+def _pods(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return every pod of an object."""
+    if "containers" in fields:
+        return [dict(fields)]
+    inner = [value for value in fields.values() if isinstance(value, dict)]
+    inner += [one for value in fields.values() if isinstance(value, list) for one in value if isinstance(one, dict)]
+    return [pod for one in inner for pod in _pods(one)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manifest_is_valid(kind: str) -> None:
+    """With every option; and the check itself sees a wrong field, a wrong type and a missing one."""
+    words = ALL if kind == "jobset" else f"{ALL} --nodes 2"
+    for fields in _objects(kind, words):
+        assert faults(fields) == []
+        assert len(json.loads(fields["metadata"].get("annotations", {}).get("unilaunch/spec", "{}"))) != 1
+        name = fields["metadata"]["name"]
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+        for pod in _pods(fields):
+            pod["containers"][0] |= {"imagee": "x", "command": "sh"}
+            del pod["containers"][0]["name"]
+        assert len(faults(fields)) == 3 * len(_pods(fields))
+    assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
+
+
+def test_a_pod_may_be_a_node() -> None:
+    """One launch in each pod starts the ranks, with a device for each; a pod alone needs no secret."""
+    words = "--ranks-per-pod 4 --device cuda --backend torch train.py --lr 1"
+    (fields,) = _objects("jobset", f"-n 8 {words}")
+    assert faults(fields) == []
+    job = fields["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    assert (job["parallelism"], job["completions"]) == (2, 2)
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert container["command"][:5] == ["python", "-m", "unilaunch", "launch", "--spec"]
+    spec = json.loads(container["command"][5])
+    assert (spec["nprocs"], spec["nnodes"], spec["master_port"]) == (8, 2, 29400)
+    assert [variable["name"] for variable in container["env"]] == ["UNILAUNCH_SECRET", "JOB_ID"]
+    assert "rendezvous" not in _emit("jobset", f"-n 4 {words}")
+
+
+def test_a_pod_of_a_trainjob_may_start_its_ranks() -> None:
+    """As that of a JobSet, of the size that Trainer gives the job with the label; by mpirun without the option."""
+    words = "--ranks-per-pod 4 --max-restarts 2 --grace 60 --device cuda --backend torch --name mine train.py --lr 1"
+    runtime, train_job = _objects("trainjob", f"-n 8 {words}")
+    assert faults(runtime) == faults(train_job) == []
+    assert train_job["spec"]["trainer"] == runtime["spec"]["mlPolicy"] == {"numNodes": 2}
+    template = runtime["spec"]["template"]["spec"]
+    assert template["failurePolicy"]["maxRestarts"] == 2
+    (job,) = template["replicatedJobs"]
+    assert job["name"] == "node"
+    assert job["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    (pod,) = _pods(runtime)
+    assert pod["terminationGracePeriodSeconds"] > 60
+    (container,) = pod["containers"]
+    assert (container["name"], container["command"][3]) == ("node", "launch")
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    spec = json.loads(container["command"][5])
+    assert (spec["nprocs"], spec["nnodes"], spec["master_addr"]) == (8, 2, "mine-node-0-0.mine")
+    secret = {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
+    assert {"name": "UNILAUNCH_SECRET", "valueFrom": secret} in container["env"]
+    assert 'rendezvous="$(openssl rand -hex 32)"' in _emit("trainjob", f"-n 8 {words}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_patch_adds(kind: str, tmp_path: Path) -> None:
+    """A queue to each object, and a selector and a pull secret to each pod; what is there stays, unless it is null."""
+    (patch := tmp_path / "patch.yaml").write_text(
+        "metadata: {labels: {kueue.x-k8s.io/queue-name: users}}\n"
+        "pod:\n  nodeSelector: {gpu: h100}\n  imagePullSecrets: [{name: registry}]\n  volumes: null\n"
+    )
+    words = "-n 2 --backend torch --name mine"
+    plain, patched = (_objects(kind, f"{words} {more} train.py") for more in ("", f"--patch {patch}"))
+    for before, fields in zip(plain, patched, strict=True):
+        labels = {**before["metadata"].get("labels", {}), "kueue.x-k8s.io/queue-name": "users"}
+        assert fields["metadata"] == {**before["metadata"], "labels": labels}
+        for was, pod in zip(_pods(before), _pods(fields), strict=True):
+            kept = {name: value for name, value in was.items() if name != "volumes"}
+            assert pod == {**kept, "nodeSelector": {"gpu": "h100"}, "imagePullSecrets": [{"name": "registry"}]}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("pods: {}", "expected fields under"), ("- a", "expected fields under"), ("pod: 3", "expected fields under"),
+    ("metadata: ", "expected fields under"), ("a: [", "not YAML: "), (None, "No such file or directory"),
+])  # fmt: skip
+def test_a_patch_that_cannot_be_used_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "patch").write_text(text)
+    with pytest.raises(SpecError, match=f"^--patch {tmp_path}/patch: {message}"):
+        _emit("jobset", f"-n 2 --patch {tmp_path}/patch train.py")
+
+
+def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
+    """JobSet's webhook refuses pods whose names would have more than 63 characters."""
+    script = "examples/graph/train_gat_on_ogbn_products.py"
+    (job_set,) = _objects("jobset", f"-n 10000 --backend torch {script}")
+    runtime, train_job = _objects("trainjob", f"-n 2 --nodes 2 --backend torch {script}")
+    owners = [(job_set, job_set["spec"]), (train_job, runtime["spec"]["template"]["spec"])]
+    names = [f"{one['metadata']['name']}-{job['name']}-0" for one, spec in owners for job in spec["replicatedJobs"]]
+    last = {"ranks": 9999, "node": 9999, "launcher": 0}
+    assert [name.split("-")[-2] for name in names] == list(last)
+    assert all(len(f"{name}-{index}-abcde") <= 63 for name, index in zip(names, last.values(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
+    """Kubernetes waits longer than --grace; the ranks' pods have the resources and shared memory."""
+    words, grace = (f"{ALL} --grace 60", 60) if kind == "jobset" else (ALL, 30)
+    pods = [pod for fields in _objects(kind, words) for pod in _pods(fields)]
+    assert pods
+    for pod in pods:
+        container = pod["containers"][0]
+        assert container["image"] == "registry/unilaunch:1"
+        assert pod["terminationGracePeriodSeconds"] > grace
+        assert pod["securityContext"]["fsGroup"] == 1000
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
+        assert [claims[mounts[folder]] for folder in ("/output", "/data")] == ["out", "my.data"]
+        assert ("/dev/shm" in mounts) == ("resources" in container)  # noqa: S108
+    limits = [pod["containers"][0]["resources"]["limits"] for pod in pods if "resources" in pod["containers"][0]]
+    assert limits == [{"cpu": "8", "memory": "16Gi"}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
+    """The file says how to make the job's own Secret; Kubernetes leaves $(B) as it is."""
+    text = _emit(kind, ALL)
+    assert "hidden" not in text
+    make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\${HF_TOKEN:\?}\""
+    apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
+    assert re.search(f"^# .*: {make} {apply}$", text, re.MULTILINE)
+    containers = [pod["containers"][0] for fields in _objects(kind, ALL) for pod in _pods(fields)]
+    hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}}
+    assert sum(hidden in container.get("env", []) for container in containers) == 1
+    assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_has_the_name_and_the_namespace_that_the_user_gives(kind: str) -> None:
+    """So have its runtime and its Secret."""
+    words = "-n 2 --name my-run --namespace team-a -x HF_TOKEN=s train.py"
+    objects = _objects(kind, words)
+    assert {(one["metadata"]["name"], one["metadata"]["namespace"]) for one in objects} == {("my-run", "team-a")}
+    text = _emit(kind, words)
+    assert "kubectl create secret generic my-run -n team-a " in text
+    assert "unilaunch-train" not in text
+    assert all("namespace" not in one["metadata"] for one in _objects(kind, "-n 2"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_starts_again_without_a_volume(kind: str) -> None:
+    """It may keep its checkpoints elsewhere."""
+    assert re.search(r"(backoffLimit|maxRestarts): 3", _emit(kind, "-n 2 --max-restarts 3 train.py"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_variable_says_of_this_machine_is_not_in_the_manifest(kind: str) -> None:
+    """Other options are."""
+    environ = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_DATA": "/here", "UNILAUNCH_HOSTFILE": "/here/hosts",
+               "UNILAUNCH_MPIRUN": "/here/mpirun", "UNILAUNCH_EPOCHS": "7"}  # fmt: skip
+    text = _emit(kind, "-n 2", environ)
+    assert not re.search("/here|root", text.replace("runAsNonRoot", ""))
+    assert '"epochs": 7' in text
+    assert "/there" in _emit(kind, "-n 2 --data-dir /there", environ)
+
+
+def test_two_scripts_have_two_names() -> None:
+    """Those of one folder, however long its path is, and those of one name; what was changed keeps its own."""
+    folders = ("", "a/", "/home/me/projects/experiments/2026/", "/home/me/projects/experiments/2025/")
+    scripts = [f"{folder}train_{letter}.py" for folder in folders for letter in "ab"]
+    names = [_objects("jobset", f"-n 2 {script}")[0]["metadata"]["name"] for script in scripts]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("unilaunch-[a-z0-9][a-z0-9-]{0,32}[a-z0-9]", name) for name in names)
+    assert names[0] == "unilaunch-train-a-py"
+
+
+@pytest.mark.parametrize("name", ["My", "a_b", "1a", "a-", "a" * 45, ""])
+def test_a_name_that_kubernetes_refuses(name: str) -> None:
+    with pytest.raises(SpecError, match="--name: must be"):
+        _emit("jobset", f"-n 2 --name '{name}'")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_argument_comes_from_the_secret(kind: str) -> None:
+    words = "-n 2 train.py --api-key=hidden --lr 3"
+    assert "hidden" not in _emit(kind, words)
+    containers = [pod["containers"][0] for fields in _objects(kind, words) for pod in _pods(fields)]
+    (container,) = (container for container in containers if "--lr" in container["command"])
+    assert container["command"][-3:] == ["--api-key=$(API_KEY)", "--lr", "3"]
+    secret = {"secretKeyRef": {"name": "unilaunch-train-py", "key": "API_KEY"}}
+    assert {"name": "API_KEY", "valueFrom": secret} in container["env"]
+
+
+def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
+    """Also with a key that has a dot, as no variable of a shell; but not without a value."""
+    for name, does in (("kubectl", "printf '%s|' \"$@\""), ("openssl", "echo 0a")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (line,) = re.findall("^#.*(kubectl create secret.*) [|] ", _emit("jobset", "-n 2 -x my.TOKEN=hidden"), re.MULTILINE)
+    for environ, said in (({"my_TOKEN": "a b"}, "rendezvous=0a|--from-literal=my.TOKEN=a b|"), ({}, "")):
+        shell = {"PATH": f"{tmp_path}:/bin:/usr/bin", **environ}
+        done = subprocess.run(["bash", "-c", line], env=shell, capture_output=True, text=True, check=False)
+        assert said in done.stdout, done.stderr
+        assert bool(done.stdout) == bool(said)
+
+
+@pytest.mark.parametrize("text", ["$(HOME)", "$$(HOME)", "x$$y", "$", "a$b", "$$$"])
+def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
+    """In arguments and in variables, after Kubernetes has replaced what it takes for its own."""
+    (pods,) = _objects("jobset", f"-n 2 -x 'A={text}' train.py -- '{text}'")
+    (container,) = _pods(pods)[0]["containers"]
+    (variable,) = (one for one in container["env"] if one["name"] == "A")
+    for written in (container["command"][-1], variable["value"]):
+        assert _expanded(written) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "1e-3", "1.0e3", "-.5", "09", "0o17", "0X1F", "1_0e3", "-_1", "y", "N", "0b1", "12:30", "yes", "3"]
+)
+def test_a_text_that_kubernetes_would_read_as_another_value_is_quoted(text: str) -> None:
+    """Kubernetes reads more texts as numbers and truth values than PyYAML, and then refuses the manifest."""
+    manifest = _emit("jobset", f"-n 2 -x A={text} train.py -- {text}")
+    assert len(re.findall(rf"^ +(?:- |value: )'{re.escape(text)}'$", manifest, re.MULTILINE)) == 2
+    assert "completions: 2\n" in manifest
+
+
+def _expanded(text: str) -> str:
+    """Return what Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
+    return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
+    """The engine counts; a model resumes; an output folder that ends with its pod is refused."""
+    text = _emit(kind, ALL)
+    assert '"resume": true' in text
+    assert '"checkpoint_every": 1' in text
+    assert re.search(r"(backoffLimit|maxRestarts): 3", text)
+    plain = _emit(kind, "-n 2")
+    assert '"resume"' not in plain
+    assert not re.search(r"maxRestarts|backoffLimit: [1-9]", plain)
+    with pytest.raises(
+        SpecError, match=r"--max-restarts 2: a new pod would find no checkpoint: --output-dir log_output"
+    ):
+        _emit(kind, "-n 2 --max-restarts 2 --volume out:/output")
+    with pytest.raises(SpecError, match=r"--checkpoint-dir kept is in no --volume: add --volume CLAIM:/output --check"):
+        _emit(kind, f"-n 2 {RESTARTS} --output-dir /output/run --checkpoint-dir kept")
+    elsewhere = _emit(kind, f"-n 2 {RESTARTS} --checkpoint-dir /output/kept --output-dir '/runs/{{date}}'")
+    assert '"resume": true' in elsewhere
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 2 --memory 8GB", "--memory: must be a size such as 8Gi or 500M, not '8GB'"),
+    ("-n 2 --volume /data", "--volume: must be written as CLAIM:/FOLDER, such as results:/output, not '/data'"),
+])  # fmt: skip
+def test_the_form_of_an_option_is_said_in_words(words: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("jobset", words)
+
+
+def test_the_id_of_a_job_is_another_one_when_it_is_submitted_again() -> None:
+    """A JobSet's own for all of its starts; mpirun's process has the same number in each launcher pod, so its UID."""
+    for kind, field in (("jobset", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"), ("mpijob", "metadata.uid")):
+        containers = [pod["containers"][0] for fields in _objects(kind, "-n 2") for pod in _pods(fields)]
+        (container,) = (one for one in containers if one["command"][0] != "/usr/sbin/sshd")
+        assert {"name": "JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": field}}} in container["env"]
+        assert (" -x JOB_ID " in " ".join(container["command"])) == (kind == "mpijob")
+
+
+def test_a_worker_that_failed_starts_again_for_the_next_launcher() -> None:
+    """The operator leaves a failed pod as it is, and each restart would find no host there."""
+    for words, policy in (("", "Never"), (f"{RESTARTS} --output-dir /output/run", "OnFailure")):
+        (job,) = _objects("mpijob", f"-n 2 {words}")
+        replicas = job["spec"]["mpiReplicaSpecs"]
+        assert [replicas[name]["restartPolicy"] for name in ("Launcher", "Worker")] == ["Never", policy]
+
+
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
+def test_pods_for_mpirun(kind: str) -> None:
+    """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""
+    objects = _objects(kind, "-n 4 --nodes 2 --cpus 6 --epochs 3")
+    pods = {tuple(pod["containers"][0]["command"][:1]): pod for fields in objects for pod in _pods(fields)}
+    launcher, worker = pods["mpirun",]["containers"][0], pods["/usr/sbin/sshd",]["containers"][0]
+    assert launcher["command"][:5] == ["mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile"]
+    assert {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"} in launcher["env"]
+    run = launcher["command"][launcher["command"].index("python") :]
+    assert run[:5] == ["python", "-m", "unilaunch", "run", "--spec"]
+    assert json.loads(run[5])["threads"] == 3
+    assert "resources" not in launcher
+    assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
+    assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
+    shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
+    assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
+    assert _emit(kind, "-n 4") == _emit(kind, "-n 4 --nodes 1")
+    of_hosts = _emit(kind, "-n 4 -H a:2,b:2 --cpus 6")
+    assert all(words in of_hosts for words in shape)
+    assert '"threads": 3' in of_hosts
+    assert '"threads": 1' in _emit(kind, "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
+def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
+    """As many as they have ranks; the launcher trains nothing."""
+    backend = "torch" if kind == "cuda" else "mindspore"
+    for form, words, number in (("mpijob", "--nodes 2", 2), ("trainjob", "--nodes 2", 2), ("jobset", "", 1)):
+        pods = [
+            pod
+            for fields in _objects(form, f"-n 4 {words} --device {kind} --backend {backend}")
+            for pod in _pods(fields)
+        ]
+        limits = [pod["containers"][0].get("resources", {}).get("limits") for pod in pods]
+        assert [each for each in limits if each] == [{resource: number}]
+        assert len(limits) == (1 if form == "jobset" else 2)
+
+
+def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An MPICH here does not matter; one that the user names is refused."""
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version:    4.0'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    environ = {"PATH": f"{tmp_path}:/bin"}
+    assert "mpiImplementation: OpenMPI" in _emit("mpijob", "-n 2", environ)
+    with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
+        _emit("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_address_of_this_machine_is_not_that_of_the_pods(kind: str) -> None:
+    """As a shell has it that was used for torch.distributed; the option still counts."""
+    assert _emit(kind, "-n 2", {"PATH": "/bin", "MASTER_ADDR": "localhost"}) == _emit(kind, "-n 2")
+    assert "localhost" in _emit(kind, "-n 2 --master-addr localhost")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is the same on a laptop and on a workstation with GPUs."""
+    monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
+    assert "nvidia.com/gpu" not in _emit(kind, "-n 2")
+    assert "nvidia.com/gpu" in _emit(kind, "-n 2 --device cuda")
+
+
+@pytest.mark.parametrize(("kind", "words", "refusal"), [
+    ("mpijob", "-n 3 -H a:2,b:1", "every worker has the same number of ranks, not a: 2, b: 1"),
+    ("trainjob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
+    ("mpijob", "-n 3 --nodes 2", "give -n as a multiple of 2"),
+    ("mpijob", "-n 2 --nodes 2 -H a:1,b:1", "leave one out"),
+    ("jobset", "-n 2 -H a:1,b:1", "give the number of all ranks, -n, and leave -H"),
+    ("jobset", "-n 3 --ranks-per-pod 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple of 2"),
+    ("jobset", "-n 2 --ranks-per-pod 2 -x UNILAUNCH_SECRET=a", "the manifest gives each pod its own: leave it out"),
+    ("trainjob", "-n 3 --nproc-per-node 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple"),
+    ("trainjob", "-n 4 --ranks-per-pod 2 --nodes 2", "--nodes 2: --ranks-per-pod says how many pods there are"),
+    ("trainjob", "-n 4 --ranks-per-pod 2 --bind-to none", "--emit trainjob: no mpirun starts the ranks: leave out"),
+    ("jobset", "--epochs 2", "give the number of all ranks, -n"),
+    ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out --bind-to"),
+    ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
+    ("mpijob", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
+    ("trainjob", "-n 2 --cwd /data", "--cwd /data: the ranks start in the image's folder"),
+    ("mpijob", "--nodes 2 --nproc-per-node 4", "leave it out, and give the number of all ranks: -n 8"),
+    ("jobset", f"-n 2 {RESTARTS} --output-dir '/output/{{date}}'", "{date} is another one at each start"),
+    ("mpijob", f"-n 2 {RESTARTS} --output-dir '/output/{{job}}'", "{job} is another one at each start"),
+    ("jobset", "-n 2 --memory lots", "--memory: must be"),
+    ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
+    ("mpijob", "-n 2 --volume /output", "--volume"),
+    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "--volume: /x is mounted twice"),
+    ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
+    ("jobset", "-n 2 --image ''", "--image: must be"),
+    ("jobset", "-n 2 --image 'an image'", "--image: must be an image's name, without spaces, not 'an image'"),
+    ("jobset", "-n 2 train.py \udcff", r"'\udcff': not UTF-8, and a manifest holds nothing else: write it in UTF-8"),
+    ("mpijob", "-n 2 -x A=\udcff", r"'A=\udcff': not UTF-8"),
+    ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
+    ("jobset", "-n 2 -x RANK=0", "-x RANK: the manifest gives each pod its own: leave it out"),
+    ("jobset", "-n 2 -x 'FOO*=1'", "-x: must be a variable, NAME or NAME=VALUE, not 'FOO*=1'"),
+    ("mpijob", "-n 2 -x JOB_ID=7", "-x JOB_ID: the manifest gives each pod its own: leave it out"),
+    ("mpijob", "--cpus 4", "-n: how many ranks?"),
+    ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
+    ("jobset", "-n 2 --grace 65536", "--emit jobset --grace 65536: expected at most 65535 seconds"),
+    ("jobset", "-n 2 --grace nan", "--grace: must be a finite number, not 'nan'"),
+    ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
+])  # fmt: skip
+def test_refusals(kind: str, words: str, refusal: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(refusal)):
+        _emit(kind, words)

@@ -1,0 +1,125 @@
+"""Live metrics to a real OpenTelemetry collector."""
+
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from jobs.collector import collecting, read_points
+from jobs.ports import free_ports
+from unilaunch.errors import PluginError
+from unilaunch.observers import otlp
+from unilaunch.observers.otlp import exporting
+
+RANK = {
+    "rank": 0, "host": "node0", "state": "running", "step": {"kind": "epoch", "number": 7, "total": 9}, "steps": 7,
+    "values": {"loss": 0.25}, "busy_seconds": 0.5, "seconds_per_step": 0.1, "received_bytes": 4096,
+    "memory_bytes": 1, "idle_seconds": 0.0,
+}  # fmt: skip
+JOB = {"run": "a", "size": 1, "restarts": 2, "straggler": None, "ranks": [RANK]}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """What still tries to send draws random numbers, which Hypothesis notices in a later test of this process."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread
+
+
+def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with collecting(log) as url, exporting(url, lambda: JOB, print):
+        pass
+    sender, points = read_points(log)
+    assert sender == "unilaunch"
+    assert points["unilaunch.value"] == [({"rank": "0", "host": "node0", "name": "loss"}, 0.25)]
+    assert points["unilaunch.received_bytes_total"] == [({"rank": "0", "host": "node0"}, 4096)]
+    assert points["unilaunch.restarts_total"] == [({}, 2)]
+    assert re.search(r"unilaunch\.restarts_total\n(.*\n){3}.*IsMonotonic: true", log.read_text())
+
+
+def test_the_user_names_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "night shift")
+    with collecting(tmp_path / "log") as url, exporting(url, lambda: JOB, print):
+        pass
+    assert read_points(tmp_path / "log")[0] == "night shift"
+
+
+def test_a_collector_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """In one line, however often it is tried; the SDK's own lines of several exports are not shown."""
+    monkeypatch.setattr(otlp, "_EVERY", 50)
+    told: list[str] = []
+    with exporting("http://127.0.0.1:port", lambda: JOB, told.append):
+        time.sleep(0.5)
+    (line,) = told
+    assert line.startswith("--otlp http://127.0.0.1:port: the metrics do not arrive, the job goes on: ")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_unreachable_collector_does_not_delay_the_end() -> None:
+    """Its port is closed, or it never answers; that took 3 to 5 seconds."""
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        closed = f"http://127.0.0.1:{free_ports(1)[0]}"
+        assert _seconds_of_the_end(closed, told.append) < 1
+        assert "Connection refused" in "".join(told)
+        with exporting(f"http://127.0.0.1:{silent.getsockname()[1]}", lambda: JOB, told.append):
+            pass  # nothing is known of it yet: it gets its 3 seconds
+    assert len(told) == 2
+    assert told[1].endswith("the job goes on: the last figures got no answer")
+
+
+def test_a_collector_that_never_answers_is_named_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that sends begins, and ends, before this one goes on."""
+
+    class Eager(threading.Thread):
+        @override
+        def start(self) -> None:
+            super().start()
+            time.sleep(0.3)
+
+    monkeypatch.setattr(otlp, "_LAST", 1)
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with exporting(address, lambda: JOB, told.append):
+            monkeypatch.setattr(threading, "Thread", Eager)
+    assert told == [f"--otlp {address}: the metrics do not arrive, the job goes on: the last figures got no answer"]
+
+
+def _seconds_of_the_end(url: str, tell: Any) -> float:
+    with exporting(url, lambda: JOB, tell):
+        begin = time.monotonic()
+    return time.monotonic() - begin
+
+
+def test_label_sets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that names a figure anew at each step; the figures that are known still go out."""
+    monkeypatch.setattr(otlp, "_MOST_SERIES", 20)
+    told: list[str] = []
+    rank = {**RANK, "values": {f"loss {at}": float(at) for at in range(100)}}
+    with collecting(tmp_path / "log") as url, exporting(url, lambda: {**JOB, "ranks": [rank]}, told.append):
+        pass
+    points = read_points(tmp_path / "log")[1]
+    assert len(points["unilaunch.value"]) < 20
+    assert points["unilaunch.ranks"] == [({}, 1)]
+    assert len([line for line in told if "more than 20 metrics and labels: others are not sent" in line]) == 1
+
+
+def test_without_the_sdk_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    with (
+        pytest.raises(PluginError, match=r"pip install 'unilaunch\[otlp\]'"),
+        exporting("http://x", lambda: JOB, print),
+    ):
+        pass

@@ -1,0 +1,164 @@
+"""Values on the command line and in variables: several at once, none, and such as begin with a dash."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from unilaunch.errors import PluginError, SpecError
+from unilaunch.interfaces import entry_points, plugins
+from unilaunch.job.api import start
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.options import parse
+from unilaunch.spec.reading import read_task
+from unilaunch.spec.run_spec import RunSpec, Spec, validate
+from unilaunch.spec.spec_file import read_file
+from unilaunch_gcn.model import GcnModel
+
+
+class _Several(Spec):
+    widths: tuple[int, ...] = (16,)
+    names: list[str] = Field(default=[])
+    by_name: dict[str, float] = Field(default={})
+    patience: int | None = 3
+
+
+class _Model(GcnModel):
+    name = "several"
+    spec = _Several  # type: ignore[assignment]
+
+    @override
+    def check(self, options: Any, world_size: int) -> None:
+        """Fit any number of ranks."""
+
+
+@pytest.fixture
+def _several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "models", lambda: {"several": _Model()})
+
+
+def _read(words: list[str], **environ: str) -> dict[str, Any]:
+    given = parse(["run", "several", "--backend", "torch", *words])
+    del given["command"]
+    return dict(read_task(RunSpec, given, environ).options or {})
+
+
+@pytest.mark.usefixtures("_several")
+@pytest.mark.parametrize(("words", "environ", "field", "value"), [
+    (["--widths", "64"], {}, "widths", (64,)),
+    (["--widths", "64", "--widths", "32"], {}, "widths", (64, 32)),
+    (["--widths", "[64, 32]"], {}, "widths", (64, 32)),
+    (["--names", "-a", "--names", "b c"], {}, "names", ["-a", "b c"]),
+    (["--by-name", '{"a": 1}', "--by-name", '{"b": 2}'], {}, "by_name", {"a": 1.0, "b": 2.0}),
+    (["--patience", "none"], {}, "patience", None),
+    ([], {"UNILAUNCH_WIDTHS": "[8, 4]"}, "widths", (8, 4)),
+    ([], {"UNILAUNCH_PATIENCE": "none"}, "patience", None),
+])  # fmt: skip
+def test_several_values_and_none(words: list[str], environ: dict[str, str], field: str, value: Any) -> None:
+    assert _read(words, **environ)[field] == value
+
+
+@pytest.mark.parametrize(("words", "field", "value"), [
+    (["--output-dir", "-out"], "output_dir", "-out"),
+    (["--output-dir=-out"], "output_dir", "-out"),
+    (["--mpi-arg", "--report-bindings", "--mpi-arg", "-v"], "mpi_args", ["--report-bindings", "-v"]),
+])  # fmt: skip
+def test_values_that_begin_with_a_dash(words: list[str], field: str, value: object) -> None:
+    assert parse(["launch", *words])[field] == value
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ('target = "gcn"\nargs = 5\n', "args: must be a list, not 5"),
+    ('target = "gcn"\nargs = [1, 2]\n', "args.0: must be a valid string, not 1"),
+    ('target = "gcn"\nargs = ["fast"]\n', "args: gcn is a model and has options, no arguments: fast"),
+    ('target = "a:f"\nargs = 5\n[options]\nlr = 1\n', "args: must be a list of text, not 5"),
+    ('target = "a:f"\nargs = "fast"\n[options]\nlr = 1\n', "args: must be a list of text, not 'fast'"),
+    ('target = "a:f"\n[options]\nday = 2020-01-01\n', "options: day: cannot be sent to the ranks"),
+    ('target = "a:f"\n[options]\nweight-decay = 1\n', "'weight-decay': cannot be the name of an argument"),
+])  # fmt: skip
+def test_arguments_in_a_file_that_are_none_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(SpecError) as refused:
+        read_task(RunSpec, {"config": str(tmp_path / "run.toml")}, {})
+    assert words in str(refused.value)
+
+
+def test_a_spec_from_a_file_takes_the_options_of_the_model_as_config_does(tmp_path: Path) -> None:
+    """The schema that editors know has them beside the others too."""
+    file = tmp_path / "run.toml"
+    file.write_text('target = "gcn"\nnprocs = 2\nepochs = 5\nhidden = 7\n[options]\nhidden = 8\n')
+    spec = LaunchSpec.from_file(file)
+    assert (spec.nprocs, spec.options) == (2, {"epochs": 5, "hidden": 8})
+    file.write_text('target = "gcn"\nnproc = 2\n')
+    spec = LaunchSpec.from_file(file)
+    for target in ("module:function", "script.py", "-m module"):
+        (other := tmp_path / "other.toml").write_text(f'target = "{target}"\nnproc = 2\n')
+        with pytest.raises(SpecError, match=r"other.toml: nproc: no such option; did you mean nproc_per_node\?"):
+            LaunchSpec.from_file(other)
+    for refused in (lambda: start(spec), lambda: read_task(LaunchSpec, {"config": str(file)}, {})):
+        with pytest.raises(SpecError, match=r"nproc: no such option; did you mean nproc_per_node\?"):
+            refused()
+
+
+class _Checked(Spec):
+    low: int = 0
+    high: int = 1
+
+    @model_validator(mode="after")
+    def _order(self) -> "_Checked":
+        if self.low > self.high:
+            raise ValueError("low must not be above high")
+        return self
+
+
+class _Outer(Spec):
+    inner: _Checked = _Checked()
+
+
+def test_a_spec_with_a_check_of_its_own_is_refused_in_its_words() -> None:
+    with pytest.raises(SpecError, match=r"^low must not be above high$"):
+        validate(_Checked, {"low": 3}, {})
+
+
+def test_a_fault_inside_names_its_place() -> None:
+    with pytest.raises(SpecError, match=r"--inner\.loww: no such option; did you mean low\?"):
+        validate(_Outer, {"inner": {"loww": 3}}, {})
+
+
+def test_a_table_of_mpiruns_options_is_refused_with_what_to_write() -> None:
+    with pytest.raises(SpecError, match=r"job\.toml: mpi: no such option: .* as oversubscribe = true"):
+        validate(LaunchSpec, {"mpi": {"bind_to": "core"}}, {"mpi": "job.toml: mpi"})
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a: &a [1]\nb: [*a, *a]\n", "aliases"),
+    ("# " + "x" * (1 << 20) + "\nseed: 1\n", "more than 1 MiB"),
+], ids=["aliases", "large"])  # fmt: skip
+def test_a_file_that_would_grow_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(SpecError, match=words):
+        read_file(tmp_path / "run.yaml")
+
+
+def test_what_is_no_file_is_not_read() -> None:
+    """It might have no end."""
+    with pytest.raises(SpecError, match="it is no file"):
+        read_file(Path("/dev/zero"))
+
+
+def test_a_broken_plug_in_breaks_only_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name says why it cannot be used; the others can."""
+    models = {**entry_points.table()[entry_points.MODELS], "broken": "no_such_module:Model"}
+    monkeypatch.setattr(entry_points, "_table", {**entry_points.table(), entry_points.MODELS: models})
+    entry_points.make_all.cache_clear()
+    try:
+        assert set(plugins.models()) == {"calibration", "gcn", "mnist"}
+        assert "left out: model 'broken' (no_such_module:Model) cannot be loaded" in capsys.readouterr().err
+        with pytest.raises(PluginError, match=r"model 'broken' .* cannot be loaded: ModuleNotFoundError"):
+            plugins.load_model("broken")
+    finally:
+        entry_points.make_all.cache_clear()

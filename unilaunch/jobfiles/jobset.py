@@ -1,0 +1,178 @@
+"""A manifest for Kubernetes' JobSet (jobset.x-k8s.io/v1alpha2): pods without mpirun and without ssh.
+
+A pod is a rank, or with --ranks-per-pod a node whose ranks one `launch` starts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from unilaunch.errors import REQUEUE, SpecError
+from unilaunch.job.direct import launch_line
+from unilaunch.job.plan import Plan
+from unilaunch.jobfiles import kubernetes as k8s
+from unilaunch.jobfiles.job_file import spec_json
+from unilaunch.overriding import override
+from unilaunch.spec.habits import Habit, Same
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.start_variables import KEY, SECRET
+from unilaunch.spec.task import Task
+
+_JOB = "ranks"
+_PORT = 29400
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+#: All starts of a JobSet have it. Before version 0.9 there is no such label, and the variable is empty.
+_UID = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
+_RENDEZVOUS = "rendezvous"  # of the Secret: what the ranks prove to each other that they know
+#: The ends of a pod that are an interruption: it was evicted, or it was stopped and has kept its state.
+_INTERRUPTIONS = [
+    {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [REQUEUE]}},
+]
+#: After an interruption the job always goes on; after a failure --max-restarts times.
+_ALWAYS_AGAIN = {
+    "name": "interrupted",
+    "action": "RestartJobSetAndIgnoreMaxRestarts",
+    "onJobFailureReasons": ["PodFailurePolicy"],
+}
+
+
+class JobSetSpec(k8s.PodSpec):
+    """What a pod is made of, and how many ranks it has."""
+
+    ranks_per_pod: int = Field(default=1, ge=1, description="ranks of each pod, each with a device; 8: the whole node")
+
+
+#: Options of other launchers that say how many ranks a pod has.
+PER_POD: Mapping[str, Habit] = {
+    "nproc-per-node": Same("--ranks-per-pod"), "gpus-per-node": Same("--ranks-per-pod"),
+}  # fmt: skip
+
+
+class JobSet(k8s.PodFile):
+    """The pods find each other by the name of the first one, as with torch.distributed's variables."""
+
+    options = JobSetSpec
+    habits: ClassVar[Mapping[str, Habit]] = PER_POD
+
+    @override
+    def complete(self, task: Task[LaunchSpec], options: JobSetSpec) -> Task[LaunchSpec]:
+        return complete("jobset", task, options, options.ranks_per_pod)
+
+    @override
+    def lines(self, plan: Plan, options: JobSetSpec) -> Iterator[str]:
+        pods = Pods(plan, options, options.ranks_per_pod, _JOB, "rank")
+        whole = {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": k8s.metadata(plan, options, annotations={"unilaunch/spec": spec_json(plan)}),
+            "spec": {
+                "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                **pods.failure_policy(),
+                "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": pods.sized_job()}}],
+            },
+        }
+        yield from k8s.manifest("jobset", plan, options, [whole], pods.own_keys())
+
+
+def complete(kind: str, task: Task[LaunchSpec], options: k8s.PodSpec, each: int) -> Task[LaunchSpec]:
+    """Return the task for pods of which each starts its ranks itself.
+
+    Args:
+        kind: As `--emit` calls the file.
+        task: What the user wants.
+        options: What a pod is made of.
+        each: Ranks of a pod.
+
+    Raises:
+        SpecError: The ranks cannot be started so.
+    """
+    spec = task.spec
+    if spec.hosts or spec.hostfile or spec.nprocs is None:
+        raise SpecError(f"--emit {kind}: give the number of all ranks, -n, and leave -H and --hostfile out")
+    if spec.nprocs % each:
+        raise SpecError(f"--ranks-per-pod {each}: every pod has as many ranks: give -n as a multiple of {each}")
+    if named := spec.options_of_mpirun:
+        raise SpecError(f"--emit {kind}: no mpirun starts the ranks: leave out {', '.join(named)}")
+    own = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", KEY) if each == 1 else (SECRET,)
+    k8s.refuse_variables(spec, own=(k8s.JOB_ID, *own))
+    return k8s.share_cores(k8s.go_on(task, options), options, each)
+
+
+@dataclass(frozen=True)
+class Pods:
+    """The pods of a job of a JobSet: each is a rank, or a node whose ranks one `launch` starts.
+
+    Attributes:
+        plan: The job.
+        options: What a pod is made of.
+        each: Ranks of a pod.
+        job: The name of the job in its JobSet.
+        container: The name of the container in each pod.
+    """
+
+    plan: Plan
+    options: k8s.PodSpec
+    each: int
+    job: str
+    container: str
+
+    @property
+    def number(self) -> int:
+        """The number of pods."""
+        return len(self.plan.rows) // self.each
+
+    def own_keys(self) -> dict[str, str]:
+        """Return what the job's Secret must hold for the pods to find each other: a shell's word by key."""
+        return {} if self.number == 1 < self.each else {_RENDEZVOUS: '"$(openssl rand -hex 32)"'}
+
+    def failure_policy(self) -> dict[str, Any]:
+        """Return the field of the JobSet that says how often the job is started again."""
+        restarts = self.plan.task.spec.max_restarts
+        return {"failurePolicy": {"maxRestarts": restarts, "rules": [_ALWAYS_AGAIN]}} if restarts else {}
+
+    def job_spec(self) -> dict[str, Any]:
+        """Return the spec of the job, without the number of its pods."""
+        plan, options = self.plan, self.options
+        words, variables = self._as_rank() if self.each == 1 else self._as_node()
+        known = [*variables, k8s.from_field(k8s.JOB_ID, _UID), *k8s.variables(plan, options)]
+        container = {"name": self.container, "command": k8s.command(words), "env": known}
+        group = {"securityContext": {"fsGroup": k8s.USER}} if options.volume else {}
+        pods = {"restartPolicy": "Never", **group, **k8s.pod(plan, options, container, ranks=self.each)}
+        return {
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            **({"podFailurePolicy": {"rules": _INTERRUPTIONS}} if plan.task.spec.max_restarts else {}),
+            "template": {"spec": pods},
+        }
+
+    def sized_job(self) -> dict[str, Any]:
+        """Return the spec of the job with the number of its pods."""
+        return {"parallelism": self.number, "completions": self.number, **self.job_spec()}
+
+    @property
+    def _address(self) -> str:
+        """The name of the first pod: JobSet names its pods, and the service, so."""
+        name = k8s.name_of(self.plan, self.options)
+        return f"{name}-{self.job}-0-0.{name}"
+
+    def _as_rank(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
+        """Return the command of a pod that is a rank, and its variables."""
+        return self.plan.request.referring().program, [
+            k8s.from_field("RANK", _INDEX),
+            {"name": "WORLD_SIZE", "value": str(len(self.plan.rows))},
+            {"name": "MASTER_ADDR", "value": self._address},
+            {"name": "MASTER_PORT", "value": str(_PORT)},
+            k8s.from_secret(self.plan, self.options, KEY, _RENDEZVOUS),
+        ]
+
+    def _as_node(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
+        """Return the command of a pod that is a node, and its variables; the job's controller tells it which it is."""
+        program = self.plan.request.referring().program
+        fields: dict[str, object] = {"nprocs": len(self.plan.rows), "grace": self.plan.task.spec.grace}
+        if self.number == 1:
+            return launch_line(program, fields), []
+        fields |= {"nnodes": self.number, "master_addr": self._address, "master_port": _PORT}
+        return launch_line(program, fields), [k8s.from_secret(self.plan, self.options, SECRET, _RENDEZVOUS)]

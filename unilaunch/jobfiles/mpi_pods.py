@@ -1,0 +1,147 @@
+"""Pods with sshd that are the hosts of an mpirun in another pod, and the manifest for the MPI Operator."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from unilaunch.errors import SpecError
+from unilaunch.job.mapping import map_ranks
+from unilaunch.job.plan import Plan, hosts_of
+from unilaunch.jobfiles import kubernetes as k8s
+from unilaunch.jobfiles.job_file import spec_json
+from unilaunch.overriding import override
+from unilaunch.record import replace
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.task import Task
+
+#: Where both operators put the hosts. Open MPI 4 finds them by a variable that Open MPI 5 does not read.
+_HOSTFILE = "/etc/mpi/hostfile"
+#: Open MPI 5 would cut the hosts' names, which end with the service, at their first dot.
+_WHOLE_NAMES = {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"}
+
+
+class HostPodSpec(k8s.PodSpec):
+    """What a pod is made of that is a host of mpirun's."""
+
+    nodes: int | None = Field(
+        default=None, ge=1, description="number of pods with ranks; default: the hosts of -H, or 1"
+    )
+
+
+def complete_on_hosts(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+    """Return the task for pods that are mpirun's hosts.
+
+    Raises:
+        SpecError: The ranks cannot be started so.
+    """
+    spec, nodes = task.spec, options.nodes
+    k8s.refuse_variables(spec)
+    if spec.cwd:
+        raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
+    if "grace" in spec.model_fields_set:
+        raise SpecError(
+            f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "
+            "--emit jobset, whose ranks save then"
+        )
+    if nodes and (spec.hosts or spec.hostfile):
+        raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
+    if nodes and (spec.nprocs is None or spec.nprocs % nodes):
+        raise SpecError(f"--nodes {nodes}: every pod has as many ranks: give -n as a multiple of {nodes}")
+    if spec.nprocs and not (spec.hosts or spec.hostfile):
+        nodes = nodes or 1
+        hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
+        task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
+    slots = {host.name: host.slots or 0 for host in hosts_of(task.spec)}
+    ranks = spec.nprocs or sum(slots.values())
+    placed = Counter(map_ranks(slots, ranks, spec.map_by) if ranks else [""])  # without a number the plan refuses
+    task = k8s.go_on(task, options, new=("{date}", "{job}"))
+    return k8s.share_cores(task, options, max(placed.values()))
+
+
+def shape(plan: Plan, kind: str) -> tuple[int, int]:
+    """Return the number of workers, and how many ranks each has.
+
+    Raises:
+        SpecError: The workers would differ, the plan does not tell, or the operator does not know the mpirun.
+    """
+    hosts = Counter(row.host for row in plan.rows)
+    if plan.mpirun.operator_name != "OpenMPI":
+        raise SpecError(
+            f"--emit {kind}: it is written for Open MPI, not for {plan.mpirun.launcher}: name another --mpirun"
+        )
+    if "?" in hosts:
+        raise SpecError(f"--emit {kind}: only mpirun can tell how many ranks a worker gets; give every host its slots")
+    if len(set(hosts.values())) > 1:
+        some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
+        raise SpecError(f"--emit {kind}: every worker has the same number of ranks, not {some}")
+    return len(hosts), next(iter(hosts.values()))
+
+
+def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
+    """Return the pod in which mpirun runs; its container is called *name*."""
+    request = plan.request.referring()
+    mpi = request.mpi.model_copy(update={"export": (*request.mpi.export, k8s.JOB_ID)})
+    inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
+    hidden = [k8s.from_secret(plan, options, key, key) for key in plan.request.secret_names]
+    return as_user(k8s.pod(plan, options, {
+        "name": name,
+        "command": k8s.command(["mpirun", *plan.mpirun.write(inside)[1:]]),
+        "env": [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *hidden],
+    }, ranks=0))  # fmt: skip
+
+
+def worker(plan: Plan, options: HostPodSpec, name: str, slots: int) -> dict[str, Any]:
+    """Return the pod of a host: its sshd waits for mpirun; its container is called *name*."""
+    ready = {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}
+    return as_user(
+        k8s.pod(plan, options, {"name": name, "command": list(k8s.SSHD), "readinessProbe": ready}, ranks=slots)
+    )
+
+
+def as_user(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod as the user of the image, who may write into the volumes."""
+    return {"securityContext": {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}, **fields}
+
+
+class MpiJob(k8s.PodFile):
+    """The operator makes the workers, and tells mpirun where they are."""
+
+    options = HostPodSpec
+
+    @override
+    def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+        return complete_on_hosts(task, options)
+
+    @override
+    def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
+        """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
+        yield from k8s.manifest("mpijob", plan, options, [_mpi_job(plan, options)])
+
+
+def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
+    workers, slots = shape(plan, "mpijob")
+    restarts = plan.task.spec.max_restarts
+    # The operator makes no new pod for a worker that has failed: its container starts again, and waits for the next
+    # launcher. Where there is none, the failed pod stays, and can be examined.
+    pods = {
+        "Launcher": (1, "Never", launcher(plan, options, "launcher")),
+        "Worker": (workers, "OnFailure" if restarts else "Never", worker(plan, options, "worker", slots)),
+    }
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": k8s.metadata(plan, options, annotations={"unilaunch/spec": spec_json(plan)}),
+        "spec": {
+            "slotsPerWorker": slots,
+            "sshAuthMountPath": k8s.SSH_FOLDER,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts},
+            "mpiImplementation": plan.mpirun.operator_name,
+            "mpiReplicaSpecs": {
+                name: {"replicas": number, "restartPolicy": policy, "template": {"spec": fields}}
+                for name, (number, policy, fields) in pods.items()
+            },
+        },
+    }

@@ -1,0 +1,345 @@
+"""A batch script for Slurm."""
+
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from unilaunch.errors import REQUEUE, SpecError
+from unilaunch.job.choice import needs_no_mpi
+from unilaunch.job.direct import launch_line
+from unilaunch.job.plan import Plan
+from unilaunch.jobfiles.job_file import JobFile, spec_json
+from unilaunch.jobfiles.sbatch_options import (
+    SbatchSpec,
+    count_ranks,
+    options_of_mpirun,
+    refuse_contradictions,
+    shared_folders,
+)
+from unilaunch.launchers.mpirun import reference
+from unilaunch.overriding import override
+from unilaunch.record import Record, replace
+from unilaunch.spec.habits import Habit, Instead, Same
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.task import Machine, Task
+
+#: What Slurm usually calls each kind of device, in --gres.
+GRES = {"cuda": "gpu", "npu": "npu"}
+#: Folders of the output: a job that is put into the queue again keeps its id.
+FOLDER, FOLDER_IN_ARRAY = Path("log_output/{job}"), Path("log_output/{job}-{array}")
+#: Seconds before the end of a job's time at which its ranks get a signal.
+_NOTICE = 60
+#: Ranks that go to one node if the user does not say how many nodes there are.
+_ON_ONE_NODE = 64
+#: Makes the secret by which the nodes of a start know each other: srun passes it on, and it is in no file.
+_SECRET = (
+    "UNILAUNCH_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')",
+    "export UNILAUNCH_SECRET",
+)
+_LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
+
+
+#: Options of sbatch that mean something else to mpirun, and options of torchrun that say what sbatch's do.
+_HABITS: Mapping[str, Habit] = {
+    "c": Same("--cpus-per-task"), "t": Same("--time"), "p": Same("--partition"), "A": Same("--account"),
+    "a": Same("--array"), "N": Same("--nodes"), "nnodes": Same("--nodes"), "num-nodes": Same("--nodes"),
+    "num-machines": Same("--nodes"), "nproc-per-node": Same("--ntasks-per-node"),
+    "num-gpus": Same("--gpus-per-node"), "gpus": Instead("type the GPUs of each node: --gpus-per-node 4"),
+    "G": Instead("type the GPUs of each node: --gpus-per-node 4"), "J": Same("--name"),
+    "job-name": Same("--name"),
+    "q": Same("--sbatch", "--qos={}"), "qos": Same("--sbatch", "--qos={}"),
+    "exclude": Same("--sbatch", "--exclude={}"),
+}  # fmt: skip
+
+
+class _Nodes(Record):
+    """How the ranks are spread over the nodes.
+
+    Attributes:
+        hosts: The number of ranks of each node that the user has named, in their order.
+        foreseen: Whether these numbers are known; else they are 0, and only mpirun can tell.
+        most: The largest number of ranks of a node; None if Slurm or mpirun chooses it.
+        launched: The number of ranks that one `launch` starts on each node; 0 if srun or mpirun starts the ranks.
+    """
+
+    hosts: Mapping[str, int]
+    foreseen: bool
+    most: int | None
+    launched: int = 0
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the nodes get different numbers of ranks."""
+        return len(set(self.hosts.values())) > 1
+
+
+class Sbatch(JobFile):
+    """srun starts one `launch` on each node, which starts the ranks; of a program that may need MPI, the ranks.
+
+    If the user gave options of mpirun, mpirun does, on the hosts that Slurm has allocated.
+    """
+
+    options = SbatchSpec
+    habits = _HABITS
+    restarts = True
+
+    @override
+    def machine(self, options: SbatchSpec) -> Machine:
+        return Machine.IMAGE if options.container_image else Machine.CLUSTER
+
+    @override
+    def complete(self, task: Task[LaunchSpec], options: SbatchSpec) -> Task[LaunchSpec]:
+        """Give the job the number of ranks and an output folder of its own; a model that is to go on resumes."""
+        refuse_contradictions(task.spec, options, _checkpoints(task))
+        update: dict[str, object] = {"nprocs": count_ranks(task.spec, options)}
+        if "output_dir" not in task.spec.model_fields_set:
+            update["output_dir"] = FOLDER_IN_ARRAY if options.array else FOLDER
+        if task.model and options.requeue:
+            options_again = task.model.again(task.options, fewer_ranks=False)
+            task = replace(task, options=task.model.restartable(options_again))  # Slurm requeues at a lost node too
+        return replace(task, spec=task.spec.model_copy(update=update))
+
+    @override
+    def lines(self, plan: Plan, options: SbatchSpec) -> Iterator[str]:
+        """Refuse to export what is no name of a variable, and more ranks on a node than it has GPUs."""
+        nodes = _foresee(plan, options)
+        _refuse_more_ranks_than_gpus(plan, options, nodes.most)
+        yield "#!/bin/bash"
+        yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
+        yield f"# {spec_json(plan)}"
+        yield f"#SBATCH --job-name={options.name or _job_name(plan.task.target.name)}"
+        yield from _shape(plan, options, nodes)
+        yield from _resources(plan, options, nodes)
+        yield from _queue(plan, options)
+        yield from (f"#SBATCH {words}" for words in options.sbatch)
+        yield "set -euo pipefail"
+        yield from _only_one(plan, options)
+        if options.container_image and options.nodes != 1:
+            # pyxis mounts no home: the ranks of several nodes could not share the job's secret.
+            yield 'export XDG_CACHE_HOME="$PWD/.cache"'
+        yield from _variables(plan)
+        yield from _start(plan, options, nodes)
+
+
+def _foresee(plan: Plan, options: SbatchSpec) -> _Nodes:
+    named: dict[str, int] = Counter(row.host for row in plan.rows)
+    foreseen = "?" not in named
+    if not foreseen:
+        named = {host.name: 0 for host in plan.request.hosts}
+    hosts = named if plan.request.hosts and not any(_LOOPBACK.fullmatch(name) for name in named) else {}
+    size = len(plan.rows)
+    each = -(-size // options.nodes) if options.nodes else None  # else Slurm may give a node 7 of 8 ranks
+    asked = options.ntasks_per_node or each or options.gpu_count
+    most = max(hosts.values()) if hosts else asked and min(asked, size)  # Slurm would reserve the cores of more
+    nodes = _Nodes(hosts, foreseen, most if foreseen else None)
+    number = options.nodes or len(hosts) or _count_nodes(size, nodes)
+    by_launch = foreseen and number and not (size % number or nodes.uneven or options.container_image)
+    if by_launch and not options_of_mpirun(plan.task.spec) and needs_no_mpi(plan.task):
+        return replace(nodes, most=size // number, launched=size // number)
+    if restarts := plan.task.spec.max_restarts:
+        raise SpecError(
+            f"--emit sbatch --max-restarts {restarts}: only launch starts a job again, and here it cannot start the "
+            "ranks: of a model, of a program that may need MPI, in a container, and of unequal nodes srun starts them: "
+            "leave it out"
+        )
+    return nodes
+
+
+def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec, most: int | None) -> None:
+    gpus = options.gpu_count
+    if gpus and most and most > gpus and plan.task.spec.device != "cpu":
+        raise SpecError(
+            f"--gpus-per-node {options.gpus_per_node}: each of the {most} ranks of a node takes a GPU: start at most "
+            f"{gpus} on a node"
+        )
+
+
+def _shape(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
+    """Give the number of ranks, and of nodes, and which nodes they are."""
+    size = len(plan.rows)
+    yield f"#SBATCH --ntasks={size // nodes.launched if nodes.launched else size}"
+    if number := options.nodes or len(nodes.hosts) or _count_nodes(size, nodes):
+        yield f"#SBATCH --nodes={number}"
+    if nodes.hosts:
+        yield f"#SBATCH --nodelist={','.join(nodes.hosts)}"
+    if nodes.uneven:  # else a node that Slurm fills last has too few cores for its ranks
+        yield f"#SBATCH --mincpus={max(nodes.hosts.values()) * (_cores(plan, options) or 1)}"
+    elif nodes.most:
+        yield f"#SBATCH --ntasks-per-node={1 if nodes.launched else nodes.most}"
+
+
+def _count_nodes(size: int, nodes: _Nodes) -> int:
+    """Return the number of nodes for *size* ranks; 0 if that is left to Slurm."""
+    return -(-size // nodes.most) if nodes.most else int(size <= _ON_ONE_NODE)
+
+
+def _resources(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
+    """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
+    kind = plan.rows[0].device.partition(":")[0]
+    if cores := _cores_of_task(plan, options, nodes):
+        yield f"#SBATCH --cpus-per-task={cores}"
+    if options.mem:
+        yield f"#SBATCH --mem={options.mem}"
+    if options.gpus_per_node:
+        yield f"#SBATCH --gpus-per-node={options.gpus_per_node}"
+    elif kind in GRES and nodes.foreseen and (nodes.most or _count_nodes(len(plan.rows), nodes)):
+        yield f"#SBATCH --gres={GRES[kind]}:{nodes.most or len(plan.rows)}"
+    elif kind in GRES:
+        yield f"# How many ranks a node gets is not known here: add #SBATCH --gres={GRES[kind]}:N"
+    elif plan.task.spec.device == "auto":
+        yield "# No device was seen where this was written: --gpus-per-node N asks for them."
+
+
+def _cores(plan: Plan, options: SbatchSpec) -> int | None:
+    return options.cpus_per_task or plan.task.spec.threads
+
+
+def _cores_of_task(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> int | None:
+    """Return the cores of one of srun's tasks: a rank, or the `launch` of a node; None for Slurm's default."""
+    cores = _cores(plan, options)
+    return (cores or 1) * nodes.launched if nodes.launched else cores
+
+
+def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+    """Give when and where the job waits and runs, where its output goes, and what happens before it is ended."""
+    for name in ("time", "partition", "account", "array"):
+        if value := getattr(options, name):
+            yield f"#SBATCH --{name}={value}"
+    yield f"#SBATCH --output={'%x-%A_%a' if options.array else '%x-%j'}.out"
+    if options.requeue:
+        yield "#SBATCH --requeue"
+        yield "#SBATCH --open-mode=append"
+    if notice := options.signal or _notice(plan, options):
+        yield f"#SBATCH --signal={notice}"
+
+
+def _notice(plan: Plan, options: SbatchSpec) -> str:
+    """Return the signal before the end of the job's time; "" for none. A script may know no SIGUSR1."""
+    spec, model = plan.task.spec, plan.task.model
+    name = "USR1" if model is not None and model.stops_patiently else "TERM"
+    if "grace" in spec.model_fields_set:
+        return f"{name}@{math.ceil(spec.grace)}" if spec.grace else ""
+    return f"{name}@{_NOTICE}" if options.requeue else ""
+
+
+def _start(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
+    if options_of_mpirun(plan.task.spec):
+        # Slurm gives every node the variables of the shell that submits the job, which need not be this one.
+        inside = replace(plan.request.referring(), hosts=(), hostfile=None, several=False)
+        yield f"exec {_join(plan.mpirun.write(inside))}"
+        return
+    srun = _srun(plan, options, nodes)
+    if nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
+        srun += f" --distribution=arbitrary --nodelist={','.join(row.host for row in plan.rows)}"
+    for folder in _outside(plan, options):
+        yield f"mkdir -p {shlex.quote(folder)}"
+    program = plan.request.referring().program
+    line = f"{srun} {_join(program)}"
+    if nodes.launched:
+        yield from _SECRET if len(plan.rows) > nodes.launched else ()
+        line = f"{srun} {_join(launch_line(program, _of_launch(plan, options, nodes)))}"
+    yield from _again(line) if options.requeue else (f"exec {line}",)
+
+
+def _of_launch(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> dict[str, object]:
+    """Return the fields of the `launch` on each node; Slurm tells it which node that is, and of how many."""
+    spec = plan.task.spec
+    fields: dict[str, object] = {"nproc_per_node": nodes.launched}
+    if spec.max_restarts:
+        fields["max_restarts"] = spec.max_restarts
+    if "grace" in spec.model_fields_set or options.requeue:
+        fields["grace"] = spec.grace if "grace" in spec.model_fields_set else _NOTICE
+    return fields
+
+
+def _srun(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> str:
+    words = ["srun"]
+    if cores := _cores_of_task(plan, options, nodes):
+        words.append(f"--cpus-per-task={cores}")
+    folder = shlex.quote(str(plan.task.spec.cwd.absolute())) if plan.task.spec.cwd else ""
+    if options.container_image:  # a container starts in its own folder, whatever --chdir says
+        words.append(f"--container-image={shlex.quote(options.container_image)}")
+        inside = folder or '"$PWD"'
+        mounts = ",".join(['"$PWD:$PWD"', *(shlex.quote(f"{place}:{place}") for place in _outside(plan, options))])
+        words.append(f"--container-mounts={mounts} --container-workdir={inside}")
+    elif folder:
+        words.append(f"--chdir={folder}")
+    if options.requeue:
+        words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
+    return " ".join(words)
+
+
+def _outside(plan: Plan, options: SbatchSpec) -> list[str]:
+    """Return the folders outside the job's own in which the ranks of a container write: they are mounted, too.
+
+    Raises:
+        SpecError: A folder cannot be mounted.
+    """
+    checkpoints = _checkpoints(plan.task)
+    named = [("--output-dir", plan.task.spec.output_dir), *([checkpoints] if checkpoints else [])]
+    folders = []
+    for option, folder in named if options.container_image else ():
+        fixed = Path(*takewhile(lambda part: "{" not in part, folder.parts))
+        if ".." in fixed.parts or re.search("[:,]", str(fixed)):
+            raise SpecError(f"{option} {folder}: a container cannot mount it: give an absolute path without : , and ..")
+        folders += [str(fixed)] if fixed.is_absolute() else []
+    return list(dict.fromkeys(folders))
+
+
+def _only_one(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+    """Give the line that refuses `sbatch --array`, if the jobs of an array would write into the same folder."""
+    shared = next(shared_folders(plan.task.spec, _checkpoints(plan.task)), None)
+    if shared and not options.array:
+        option, folder = shared
+        said = (
+            f"unilaunch: sbatch --array: all jobs of the array would write into {option} {folder}: write this file "
+            "again with launch --emit sbatch --array"
+        )
+        yield f"if [[ -n ${{SLURM_ARRAY_TASK_ID:-}} ]]; then echo {shlex.quote(said)} >&2; exit 2; fi"
+
+
+def _checkpoints(task: Task[LaunchSpec]) -> tuple[str, Path] | None:
+    return task.model.checkpoint_folder(task.options) if task.model else None
+
+
+def _again(line: str) -> Iterator[str]:
+    """Give the lines that start the ranks, and put the job into the queue again once they have saved.
+
+    Slurm sends SIGTERM to this script, too, if it ends the whole job: the script then waits for the ranks. After a
+    preemption Slurm puts the job into the queue itself, and a job that the user has cancelled is not to come back.
+    """
+    # One job of an array has the id of the array: with that id Slurm would stop and requeue all of them.
+    yield "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
+    yield "ended= code=0"
+    yield "trap 'ended=yes' TERM  # Slurm ends the job: wait for the ranks, which save"
+    yield f"{line} || code=$?"
+    yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "${{job:-$SLURM_JOB_ID}}"; fi'
+    yield 'exit "$code"'
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
+    hidden = plan.request.secret_names
+    for text in plan.request.mpi.export:
+        name, equals, value = text.partition("=")
+        if not name.isidentifier():  # no shell can hold it
+            raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")
+        if equals and name not in hidden:
+            yield f"export {name}={shlex.quote(value)}"
+    for name in hidden:
+        yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
+
+
+def _join(words: Sequence[str]) -> str:
+    """Return a shell's line; a reference to a variable is its value."""
+    name = re.escape(reference("NAME")).replace("NAME", "([^']*?)")
+    return re.sub(name, r"""'"$\1"'""", shlex.join(words))  # shlex puts a word with a reference between '
+
+
+def _job_name(target: str) -> str:
+    """Return the target's name as a directive and a file's name can hold it: sbatch refuses one with a space."""
+    return "unilaunch-" + re.sub(r"[^A-Za-z0-9._-]", "-", target.rpartition("/")[2])

@@ -1,0 +1,1 @@
+"""What this machine has, and allows: devices, processors, cgroups, open files, and variables that stay here."""

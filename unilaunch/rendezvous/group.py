@@ -1,0 +1,92 @@
+"""The ranks that a program has connected itself with its framework, where no launcher says that there are several.
+
+`mp.spawn` and `init_process_group`, Ray or a notebook start such ranks. They find each other through the group's store.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from unilaunch import launchers
+from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.interfaces import plugins
+from unilaunch.interfaces.backend import Backend, Group
+from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.overriding import override
+from unilaunch.rendezvous.board import StoreBoard
+
+Broadcast = Callable[[str, float], str]
+
+
+def program_group() -> Group | None:
+    """Return the group of several ranks that the program has initialised with a framework; None if there is none."""
+    for backend in _backends():
+        if backend.framework in sys.modules and (group := backend.group()) and group.size > 1:
+            return group
+    return None
+
+
+@cache
+def _backends() -> list[Backend]:
+    return plugins.backends()
+
+
+def detect(environ: Mapping[str, str]) -> tuple[LauncherInfo, Broadcast | None]:
+    """Return the launcher info; if the program's group gives this process's rank, also how the group broadcasts.
+
+    The innermost start counts: a launcher's process that starts several itself is none of their ranks.
+
+    Raises:
+        EnvironmentMismatchError: The launcher's variables are incomplete or invalid, and there is no group; or the
+            group has more ranks than the launcher, and they cannot find each other through it.
+    """
+    group = program_group()
+    try:
+        found = launchers.detect(environ)
+    except EnvironmentMismatchError:
+        if group is None:
+            raise
+    else:
+        if group is None or not 0 < found.size < group.size:
+            return found, None
+    if group.broadcast is None:
+        raise EnvironmentMismatchError(
+            f"{group.title} has a group of {group.size} ranks, and no launcher says so: start them with a launcher "
+            f"(unilaunch launch -n {group.size}), by which they find each other"
+        )
+    own = LauncherInfo(
+        launcher=group.title, rank=group.rank, size=group.size, local_rank=None, local_size=None, run_id="",
+        evidence={}, mpi=False,
+    )  # fmt: skip
+    return own, group.broadcast
+
+
+def refuse_larger_group(rank: int, size: int) -> None:
+    """Refuse to go on as rank *rank* of *size* where the program has connected more ranks since.
+
+    Raises:
+        EnvironmentMismatchError: It has: each rank of its group would do the work of all.
+    """
+    if (group := program_group()) and group.size > size:
+        raise EnvironmentMismatchError(
+            f"{group.title} has a group of {group.size} ranks, and this process went on as rank {rank} of {size} "
+            "before the group was initialised: initialise it before ug.load and unilaunch.init()"
+        )
+
+
+class GroupBoard(StoreBoard):
+    """The store of a program's group.
+
+    Args:
+        found: The launcher info, as `detect` returns it.
+        broadcast: That of the group.
+        patience: Seconds to wait for rank 0.
+    """
+
+    def __init__(self, found: LauncherInfo, broadcast: Broadcast, patience: float) -> None:
+        self.found, self.broadcast, self.patience = found, broadcast, patience
+        self.advice = f"through the store of {found.launcher}: has rank 0 ended?"
+
+    @override
+    def exchange(self, text: str) -> str:
+        return self.broadcast(text, self.patience)

@@ -1,0 +1,186 @@
+"""The spec of a whole job. It is a separate module, so that a rank does not import it."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+
+from unilaunch.spec.redaction import redact_fields, without_secret_values
+from unilaunch.spec.run_spec import RunSpec, Spec, validate
+from unilaunch.spec.spec_file import LEFT_OUT, read_file
+
+
+def written_as(pattern: str, what: str) -> AfterValidator:
+    """Return a check that the whole text matches a regular expression; *what* says in words which text does."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(what)
+        return text
+
+    return AfterValidator(check)
+
+
+def _pairs(parameters: object) -> object:
+    """Return a table of parameters as pairs; a number in it, as in TOML, is text for mpirun."""
+    if not isinstance(parameters, Mapping):
+        return parameters
+    return [(name, str(value) if type(value) in {int, float} else value) for name, value in parameters.items()]
+
+
+def _one_number(nodes: object) -> object:
+    """Return torchrun's N:N as N."""
+    least, colon, most = str(nodes).partition(":")
+    return least if colon and least == most else nodes
+
+
+def _url(text: str) -> str:
+    with suppress(ValueError):  # the port is no number, or too large
+        parts = urlsplit(text)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return text
+    raise ValueError("an address, such as http://HOST:4318")
+
+
+_Parameter = tuple[
+    Annotated[str, written_as(r"[^= ]+", "the parameter's name and its value, as two words: --mca btl self")], str
+]
+Parameters = Annotated[
+    tuple[_Parameter, ...],
+    BeforeValidator(_pairs, json_schema_input_type=tuple[_Parameter, ...] | dict[str, str | int | float]),
+]
+Variable = Annotated[str, written_as(r"(?a)[A-Za-z_]\w*", "a variable's name: letters, digits and _")]
+#: Open MPI 5 takes the names that begin with NAME for NAME*.
+Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*(\*|=.*)?", "a variable, NAME or NAME=VALUE")]
+
+
+class MpiSpec(Spec):
+    """mpirun's options, with the names that Open MPI uses."""
+
+    mpirun: Path | None = Field(default=None, description="the mpirun or mpiexec; default: PATH's, or the wheel's")
+    prefix: Path | None = Field(default=None, description="where Open MPI is installed on the other hosts")
+    allow_run_as_root: bool = Field(default=False, description="let root start the job")
+    oversubscribe: bool = Field(default=False, description="more ranks than slots, spread over the hosts")
+    bind_to: str | None = Field(
+        default=None, min_length=1, description="what ranks are bound to: none, core, socket, ..."
+    )
+    map_by: str | None = Field(
+        default=None, min_length=1, description="in which order ranks are placed: slot, node, ppr:N:node, ..."
+    )
+    rank_by: str | None = Field(default=None, min_length=1, description="how ranks are numbered")
+    mca: Parameters = Field(default=(), description="an MCA parameter of Open MPI")
+    export: tuple[Export, ...] = Field(default=(), description="a variable that all ranks get")
+    cwd: Path | None = Field(default=None, description="the folder in which the ranks start; default: this one")
+    mpi_args: tuple[str, ...] = Field(default=(), description="further words for mpirun, as they are")
+
+
+class LaunchSpec(RunSpec, MpiSpec):
+    """A whole job: the task of its ranks, their number and their hosts."""
+
+    console: Literal["all", "labelled", "rank0"] = Field(
+        default="rank0",
+        description="whose output is shown: every rank's, labelled behind [rank], or rank 0's",
+    )
+    launcher: Literal["auto", "direct", "mpirun"] = Field(
+        default="auto",
+        description="what starts the ranks: launch itself, an mpirun, or auto: mpirun where it is needed",
+    )
+    nprocs: int | None = Field(
+        default=None, ge=1, description="number of ranks; gpu: one for each device of this host, cpu: each core, auto: "
+        "devices or else cores; default: all slots of the hosts, or auto"
+    )  # fmt: skip
+    nproc_per_node: int | None = Field(
+        default=None, ge=1, description="number of ranks of each node, or gpu, cpu, auto, if the line is typed on each"
+    )
+    nnodes: Annotated[int, BeforeValidator(_one_number)] = Field(
+        default=1, ge=1, description="number of nodes, on each of which this line is typed"
+    )
+    node_rank: int | None = Field(
+        default=None,
+        ge=0,
+        description="which of them this is; default: node 0 at --master-addr, the others as they come",
+    )
+    rdzv_endpoint: str | None = Field(
+        default=None, min_length=1, description="ADDRESS:PORT, for --master-addr and --master-port of several nodes"
+    )
+    hostfile: Path | None = Field(default=None, description="hosts and their slots, in a file")
+    hosts: str | None = Field(default=None, min_length=1, description="hosts and their slots: a:4,b:4")
+    grace: float = Field(
+        default=30.0, ge=0, description="seconds that the ranks have to end after SIGTERM, SIGINT or SIGHUP to launch"
+    )
+    max_restarts: int = Field(
+        default=0,
+        ge=0,
+        description="how often a job that fails is started again, from its newest checkpoint if it keeps any",
+    )
+    otlp: Annotated[str, AfterValidator(_url)] | None = Field(
+        default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
+    )
+    tensorboard: Path | None = Field(
+        default=None, description="write a model's curves into this folder while it runs, for TensorBoard"
+    )
+    mlflow: Annotated[str, AfterValidator(_url)] | None = Field(
+        default=None, description="send a model's curves to this MLflow server, http://HOST:5000, while it runs"
+    )
+    elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
+    env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")
+    options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
+
+    @property
+    def options_of_mpirun(self) -> list[str]:
+        """The options that were given and that only mpirun can apply, as they are typed."""
+        given = self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
+        return sorted(f"--{field.removesuffix('s').replace('_', '-')}" for field in given)  # --mpi-arg of mpi_args
+
+    def resolved(self) -> Self:
+        """Return the spec with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
+        export = (*self.export, *(f"{name}={value}" for name, value in self.env.items()))
+        root = Path.cwd() / self.output_dir if self.cwd else self.output_dir
+        return self.model_copy(update={"export": export, "env": {}, "output_dir": root})
+
+    def shown(self, options: Spec | None, *, whole: bool) -> dict[str, Any]:
+        """Return the fields as JSON values, without secret ones, to be shown or written to files.
+
+        Args:
+            options: The options of the model, if the target is one.
+            whole: Whether fields are there that have their default.
+        """
+        fields = self.model_dump(mode="json", exclude_defaults=not whole)
+        if options or whole:
+            fields["options"] = options.model_dump(mode="json", exclude_defaults=not whole) if options else {}
+        shown = redact_fields(fields)
+        if "export" in fields:
+            shown["export"] = list(without_secret_values(self.export))
+        return shown | ({LEFT_OUT: True} if shown.get("args") != fields.get("args") else {})
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "LaunchSpec":
+        """Return the spec that a TOML, YAML or JSON file describes; names of no field are options of the model.
+
+        Raises:
+            SpecError: The file cannot be read, or has a value that is not allowed.
+        """
+        fields = read_file(Path(path))
+        sources = {field: f"{path}: {field}" for field in fields}
+        target = str(fields.get("target", cls.model_fields["target"].default))
+        names_a_model = re.fullmatch(r"[\w-]+", target)  # no script, module or function
+        others = [field for field in sources if field not in cls.model_fields] if names_a_model else []
+        if of_model := {field: fields.pop(field) for field in others}:
+            options = fields.get("options", {})
+            fields["options"] = {**of_model, **options} if isinstance(options, dict) else options
+        return validate(cls, fields, sources)
+
+
+class DoctorSpec(LaunchSpec):
+    """The options of `unilaunch doctor`: the hosts, mpirun, and what to do beside the check."""
+
+    measure: bool = Field(
+        default=False, description="measure the speed of each host and of the network between them, and name slow ones"
+    )
+    healthy: Path | None = Field(
+        default=None, description="write a hostfile of the hosts with which nothing is wrong; implies --measure"
+    )

@@ -1,0 +1,307 @@
+"""Read options, environment and file into a checked task."""
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unilaunch.errors import SpecError
+from unilaunch.interfaces import plugins
+from unilaunch.interfaces.model import Model
+from unilaunch.launchers import set_by_launchers
+from unilaunch.machine.devices import count_ranks
+from unilaunch.spec.redaction import redact_words
+from unilaunch.spec.run_spec import CONFIG_VARIABLE, RunSpec, Spec, read_variables, validate, variable_of
+from unilaunch.spec.spec_file import read_file
+from unilaunch.spec.target import Target, read_target
+from unilaunch.spec.task import Machine, Task
+
+S = TypeVar("S", bound=RunSpec)
+_HOSTS = {"hosts", "hostfile"}
+_ENDPOINT = re.compile(r"(?:(?P<bare>[^][:]+)|\[(?P<bracketed>[^][]+)\])(?::(?P<port>0*[1-9]\d{0,4}))?")
+#: What a variable says of the machine that has it, and not of a container elsewhere.
+_OF_A_MACHINE = {*_HOSTS, "allow_run_as_root", "data_dir", "mpirun", "prefix", "cwd", "interface", "master_addr"}
+
+
+def read_task(
+    kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE
+) -> Task[S]:
+    """Return the user's task. Options override the environment, and the environment overrides the file.
+
+    Args:
+        kind: The spec's type.
+        given: The options of the command line as text, by field; "config" names a file.
+        environ: The process's environment.
+        machine: Where the job will run.
+
+    Raises:
+        SpecError: Something is not allowed.
+        PluginError: The model or the backend is not installed.
+    """
+    if "spec" in given:
+        return _read_whole(kind, given, environ, machine)
+    options = {field: value for field, value in given.items() if field != "config"}
+    variables = read_variables(environ, kind.model_fields, known_fields)
+    config = str(given.get("config") or environ.get(CONFIG_VARIABLE, ""))
+    file = read_file(Path(config), given) if config else {}
+    if not ({"target"} & {*file, *variables, *options}):
+        _refuse_script_as_value(options)
+    target = _choose({**file, **variables, **options}, machine)
+    file = _unfold(file, target, config)
+    if file and "config" in given:
+        _refuse_options_of_launch(kind, file, config)
+    elif file:  # a variable may name the file of another command
+        from unilaunch.spec.launch_spec import LaunchSpec
+
+        file = {
+            field: file[field] for field in file if field in kind.model_fields or field not in LaunchSpec.model_fields
+        }
+    # The environment may set options of another model or command; on the command line and in a file that is an error.
+    mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
+    variables = {field: value for field, value in variables.items() if field in mine}
+    others: Mapping[str, str] = {}
+    if machine is Machine.IMAGE:
+        variables = {field: value for field, value in variables.items() if field not in _OF_A_MACHINE}
+    elif target.kind == "model":
+        others = plugins.models()[target.name].spec.other_variables
+        others = {field: name for name, field in others.items() if environ.get(name) and field not in variables}
+        variables |= {field: environ[name] for field, name in others.items()}
+    file = without_hosts(file, variables, options)
+    variables = without_hosts(variables, options)
+    meeting = {} if machine is Machine.IMAGE else _meeting(environ)  # of this shell, and not of a pod
+    values = {**meeting, **file, **variables, **options}
+    nodes = {} if machine is not Machine.HERE or "nnodes" not in kind.model_fields else _nodes(values, environ)
+    values = {**nodes, **values}
+    sources = {
+        **{field: f"the environment's {field}" for field in nodes},
+        **{field: field.upper() for field in meeting},
+        **{field: f"{config}: {field}" for field in file},
+        **{field: others.get(field) or variable_of(field, environ) for field in variables},
+        **{field: _option(field) for field in options},
+    }
+    resolve_ranks(values, environ, machine)
+    return make_task(kind, target, values, sources, machine)
+
+
+def resolve_ranks(values: dict[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> None:
+    """Let `nprocs` in *values* be the number of all ranks, and count what "gpu", "cpu" and "auto" name on this host.
+
+    Where there are several nodes, the address of node 0 is read from `rdzv_endpoint`.
+
+    Raises:
+        SpecError: A number is another word, the numbers contradict each other, or the job is for another machine.
+        PlacementError: There is no device, and "gpu" asks for one.
+    """
+    _read_endpoint(values)
+    for field, typed in (("nprocs", "-n"), ("nproc_per_node", "--nproc-per-node")):
+        kind = values.get(field)
+        if isinstance(kind, str) and kind.isalpha():
+            if kind not in {"gpu", "cpu", "auto"}:
+                raise SpecError(f"{typed} {kind}: expected a number of ranks, gpu, cpu or auto")
+            if machine is not Machine.HERE:
+                raise SpecError(
+                    f"{typed} {kind} counts what this host has, and a job file is for another: give a number"
+                )
+            values[field] = count_ranks(kind, environ)
+    nodes, each, every = (str(values.get(field, "")) for field in ("nnodes", "nproc_per_node", "nprocs"))
+    nodes = nodes.partition(":")[0] or "1"
+    if not (nodes.isdecimal() and each.isdecimal()):
+        return
+    if every.isdecimal() and int(every) != int(each) * int(nodes):
+        raise SpecError(
+            f"-n {every} counts all ranks, and --nproc-per-node {each} those of each of {nodes} nodes: leave one of "
+            "the two out, or say how many nodes there are: --nnodes"
+        )
+    values["nprocs"] = int(each) * int(nodes)
+
+
+def _read_endpoint(values: dict[str, Any]) -> None:
+    """Let torchrun's --rdzv-endpoint be the address and the port of node 0; one node has no use for it."""
+    endpoint = str(values.get("rdzv_endpoint") or "")
+    if not endpoint or str(values.get("nnodes", "1")).partition(":")[0] == "1":
+        return
+    parts = _ENDPOINT.fullmatch(endpoint)
+    if not parts:
+        raise SpecError(f"--rdzv-endpoint {endpoint}: expected ADDRESS or ADDRESS:PORT, with a port above 0")
+    values.setdefault("master_addr", parts["bare"] or parts["bracketed"])
+    if parts["port"]:
+        values.setdefault("master_port", parts["port"])
+
+
+def _option(field: str) -> str:
+    return "-x" if field == "export" else f"--{field.replace('_', '-')}"
+
+
+def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
+    """Raise an error if an option took a script as its value: without a target the default one would run."""
+    for field, value in options.items():
+        last = value[-1] if isinstance(value, list) and value else value
+        last = last[-1] if isinstance(last, list) and last else last  # of --mca NAME VALUE
+        if str(last).endswith(".py") and os.path.isfile(str(last)):  # noqa: PTH113  (raises nothing)
+            raise SpecError(f"{_option(field)} {last}: no TARGET is given: does this option lack its value?")
+
+
+def _refuse_options_of_launch(kind: type[RunSpec], file: Mapping[str, Any], path: str) -> None:
+    from unilaunch.spec.launch_spec import LaunchSpec
+
+    if others := [field for field in file if field in LaunchSpec.model_fields and field not in kind.model_fields]:
+        raise SpecError(f"{path}: {', '.join(others)}: only launch can do that: type unilaunch launch --config {path}")
+
+
+def _read_whole(
+    kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine
+) -> Task[S]:  # fmt: skip
+    """Return the task from the JSON of `--spec` and the program's arguments.
+
+    No other source is read, but for what an orchestrator says of the nodes to each `launch`.
+    """
+    if others := set(given) - {"spec", "args"}:
+        named = ", ".join(f"--{field.replace('_', '-')}" for field in sorted(others))
+        raise SpecError(f"--spec: it says everything; leave out {named}")
+    try:
+        values = json.loads(given["spec"])
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"--spec: {error}: expected a spec as JSON") from None
+    if not isinstance(values, dict):
+        raise SpecError(f"--spec: expected fields (name and value), found {type(values).__name__}")
+    values |= {"args": given["args"]} if "args" in given else {}
+    target = _choose(values, machine)
+    values = _unfold(values, target, "--spec")
+    sources = {field: f"--spec: {field}" for field in values}
+    if "nnodes" in kind.model_fields and machine is Machine.HERE:
+        values = {**(nodes := _nodes(values, environ)), **values}
+        sources = {**{field: f"the environment's {field}" for field in nodes}, **sources}
+        resolve_ranks(values, environ)
+    return make_task(kind, target, values, sources, machine)
+
+
+def make_task(
+    kind: type[S],
+    target: Target,
+    values: Mapping[str, Any],
+    sources: Mapping[str, str],
+    machine: Machine = Machine.HERE,
+) -> Task[S]:
+    """Return the task that *values* describe: the fields of the spec and of the model.
+
+    Raises:
+        SpecError: Something is not allowed.
+        PluginError: The backend is not installed.
+    """
+    here = machine is not Machine.IMAGE
+    if target.kind != "model":
+        spec = validate(kind, values, sources)
+        return Task(spec, target, None, None, plugins.backends_of_program(spec.backend, here=here))
+    model = plugins.models()[target.name]
+    spec, options = _validate_both(kind, model, values, sources)
+    if not here:
+        return Task(spec, target, model, options, plugins.backends_of_program(spec.backend, here=False))
+    backend = plugins.load_backend(spec.backend)
+    return Task(spec.model_copy(update={"backend": backend.name}), target, model, options, (backend,))
+
+
+def known_fields() -> Iterator[Collection[str]]:
+    """Yield the names of the options of `launch`, of each model and of each command, which are imported one by one."""
+    from unilaunch.spec.launch_spec import DoctorSpec  # a rank needs this only for a UNILAUNCH_ variable
+
+    yield DoctorSpec.model_fields  # those of `launch` too
+    yield from (model.spec.model_fields for model in plugins.models().values())
+    yield from (command.spec.model_fields for command in plugins.commands().values())
+
+
+def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
+    text = str(values.get("target", RunSpec.model_fields["target"].default))
+    return read_target(text, plugins.named_models(text), here=machine is not Machine.IMAGE)
+
+
+def without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source without its hosts, if a stronger one names hosts: in a list or a file, that is one option."""
+    named = any(_HOSTS & set(one) for one in stronger)
+    return {field: value for field, value in weaker.items() if not (named and field in _HOSTS)}
+
+
+def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's variables for rank 0's address; if a launcher has set them, they are not the user's."""
+    others = set_by_launchers(environ)
+    return {
+        name.lower(): environ[name]
+        for name in ("MASTER_ADDR", "MASTER_PORT")
+        if environ.get(name) and name not in others
+    }
+
+
+def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what an orchestrator says of the nodes; nothing where the user names hosts, or another start."""
+    if values.keys() & {"hosts", "hostfile", "mpirun"} or values.get("launcher") == "mpirun":
+        return {}
+    from unilaunch.launchers.nodes import nodes_of
+
+    return nodes_of(environ, is_number_given="nnodes" in values)
+
+
+def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
+    """Return a file's fields, with those under `options` (the target's options in `spec.json`) at the top level."""
+    options = file.get("options", {})
+    if not isinstance(options, Mapping):
+        raise SpecError(f"{path}: options: expected the target's options by name, found {options!r}")
+    own = {field: value for field, value in file.items() if field != "options"}
+    return own | unfold_options(options, target, own.get("args", ()))
+
+
+def unfold_options(options: Mapping[str, Any], target: Target, args: object = ()) -> dict[str, Any]:
+    """Return a spec's `options` as fields: a model's options by name, a function's as words NAME=JSON after *args*.
+
+    Raises:
+        SpecError: The target is a script or a module, which has arguments but no options; or a function cannot get
+            these arguments.
+    """
+    if not options:
+        return {}
+    if target.kind == "model":
+        return {str(field).replace("-", "_"): value for field, value in options.items() if value is not None}
+    if target.kind == "function":
+        if not isinstance(args, list | tuple):
+            raise SpecError(f"args: must be a list of text, not {args!r}")
+        return {"args": (*args, *(_argument(name, value) for name, value in options.items()))}
+    named = ", ".join(map(str, options))
+    raise SpecError(f"{named}: a {target.kind} has no options; what it is to find in sys.argv goes into args")
+
+
+def _argument(name: str, value: object) -> str:
+    try:
+        return named_word(name, json.dumps(value))
+    except (TypeError, ValueError, RecursionError) as error:  # TOML and YAML have dates
+        raise SpecError(f"options: {name}: cannot be sent to the ranks ({error}): write it as text") from None
+
+
+def named_word(name: str, text: str) -> str:
+    """Return a function's argument NAME=JSON.
+
+    Raises:
+        SpecError: The rank would take the word for an argument by position.
+    """
+    if not str(name).isidentifier():
+        raise SpecError(f"{name!r}: cannot be the name of an argument: expected letters, digits and _")
+    return f"{name}={text}"
+
+
+def _validate_both(
+    kind: type[S], model: Model, values: Mapping[str, Any], sources: Mapping[str, str]
+) -> tuple[S, Spec]:
+    """Return the spec and the model's options; the faults of both are reported in one error."""
+    core = {field: value for field, value in values.items() if field in kind.model_fields}
+    rest = {field: value for field, value in values.items() if field not in core}
+    try:
+        spec = validate(kind, core, sources)
+    except SpecError as fault:
+        try:
+            validate(model.spec, rest, sources, kind.model_fields)
+        except SpecError as other:
+            raise SpecError(f"{fault}; {other}") from None
+        raise
+    if spec.args:
+        words = " ".join(redact_words(spec.args))
+        raise SpecError(f"args: {model.name} is a model and has options, no arguments: {words}")
+    return spec, validate(model.spec, rest, sources, kind.model_fields)
