@@ -16,7 +16,7 @@ from typing import Any
 from unilaunch.errors import RendezvousError
 from unilaunch.interfaces.backend import Peers, Rendezvous
 from unilaunch.interfaces.world import World
-from unilaunch.rendezvous.addresses import resolve
+from unilaunch.machine.addresses import resolve
 
 PATIENCE = timedelta(seconds=300)
 

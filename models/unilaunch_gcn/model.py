@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.agreement import alike
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch.rendezvous.agreement import alike
 from unilaunch_gcn.options import refuse_options, takes_edges_as_given, told_of_edges
 
 if TYPE_CHECKING:

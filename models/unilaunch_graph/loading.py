@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import SpecError
+from unilaunch.interfaces import agreement
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member, join
-from unilaunch.rendezvous import agreement
 from unilaunch.spec.run_spec import validate, variable_of
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import Check, prepare_part

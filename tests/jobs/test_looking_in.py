@@ -22,7 +22,7 @@ from jobs.collector import collecting, read_points
 from jobs.conftest import LAUNCHERS
 from jobs.mpirun import SHARED, Launcher, finish
 from jobs.ports import free_ports
-from unilaunch.rendezvous.addresses import listen
+from unilaunch.machine.addresses import listen
 
 PROGRAM = Path(__file__).with_name("programs") / "straggling.py"
 #: A line of Prometheus' text format.

@@ -22,9 +22,9 @@ from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.machine.addresses import own_names
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.record import Record, replace
-from unilaunch.rendezvous.addresses import own_names
 from unilaunch.spec.hostfile import Host, format_hostfile
 from unilaunch.spec.launch_spec import DoctorSpec
 from unilaunch.spec.start_variables import MONITOR

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unilaunch.interfaces.agreement import together
 from unilaunch.json_value import JsonValue
 from unilaunch.record import Record
-from unilaunch.rendezvous.agreement import together
 
 if TYPE_CHECKING:
     from unilaunch.folder.folder import OutputFolder

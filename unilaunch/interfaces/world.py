@@ -4,8 +4,8 @@ from enum import Enum
 from pathlib import Path
 from socket import gethostname
 
+from unilaunch.machine.addresses import is_loopback
 from unilaunch.record import Record
-from unilaunch.rendezvous.addresses import is_loopback
 
 #: Identifies this host; two hosts can have the same name.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -7,11 +7,11 @@ from tempfile import gettempdir
 from typing import Any, Self
 
 from unilaunch.errors import OutputError, SpecError, one_line
+from unilaunch.folder.values import SENDABLE, Store, into_files, into_text, pack
 from unilaunch.json_value import JsonValue
 from unilaunch.record import Record
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import named_word
-from unilaunch.spec.values import SENDABLE, Store, into_files, into_text, pack
 
 #: Most bytes of a word: Linux allows 128 KiB for one word of a command line.
 _LARGEST = 120_000

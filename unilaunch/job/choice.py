@@ -9,8 +9,8 @@ from unilaunch.job.direct import direct_start
 from unilaunch.job.find import find_mpirun
 from unilaunch.launchers import slurm
 from unilaunch.launchers.mpirun import Mpirun
+from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import visible_devices
-from unilaunch.rendezvous.addresses import own_names
 from unilaunch.spec.hostfile import Host
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.mpi_programs import LIBRARIES, find_import

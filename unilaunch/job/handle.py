@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from unilaunch.folder.failure import split_phase
 from unilaunch.folder.result import LaunchResult
+from unilaunch.folder.values import unpack
 from unilaunch.interfaces.step import Step
 from unilaunch.job.plan import Plan
 from unilaunch.job.restart import run
@@ -24,7 +25,6 @@ from unilaunch.look.logs.lines import LogLine
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.record import Record, replace
-from unilaunch.spec.values import unpack
 
 _TICK = 0.1
 

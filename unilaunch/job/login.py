@@ -11,7 +11,7 @@ from threading import Event
 
 from unilaunch.errors import LauncherError
 from unilaunch.job.plan import Plan
-from unilaunch.rendezvous.addresses import own_names
+from unilaunch.machine.addresses import own_names
 from unilaunch.spec.hostfile import Host
 
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")

@@ -1,7 +1,7 @@
 """A direct start on several nodes: the same line is typed on each, and `launch` on node 0 is the monitor of the job.
 
 The others call node 0 at --master-addr and --master-port. Both ends prove that they know the secret of the start
-(`unilaunch.rendezvous.handshake`); it is never sent. Then messages go both ways:
+(`unilaunch.connections.handshake`); it is never sent. Then messages go both ways:
 
     node K -> node 0    Join         what was typed there
     node 0 -> node K    Begin        start the ranks of an attempt, and how their agent reaches the monitor
@@ -24,6 +24,7 @@ from functools import partial
 from hashlib import sha256
 from selectors import EVENT_READ, DefaultSelector
 
+from unilaunch.connections import sockets
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
 from unilaunch.job.direct import DirectAgents
 from unilaunch.job.plan import Plan
@@ -33,11 +34,11 @@ from unilaunch.job.terminal import Console, is_terminal
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Request
+from unilaunch.machine import addresses
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import BadMessageError, Message
 from unilaunch.overriding import override
-from unilaunch.rendezvous import addresses, sockets
 from unilaunch.rendezvous.secret_file import PrivateFile, find_folder
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC

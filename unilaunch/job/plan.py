@@ -17,10 +17,10 @@ from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import absent_devices, count_cores, count_ranks, visible_devices
 from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.record import Record, replace
-from unilaunch.rendezvous.addresses import own_names
 from unilaunch.spec.habits import SLOTS
 from unilaunch.spec.hostfile import Host, parse_hosts, read_hostfile
 from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec

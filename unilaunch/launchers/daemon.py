@@ -34,7 +34,7 @@ def routable_interfaces(daemon: Daemon) -> list[str]:
     """
     import psutil
 
-    from unilaunch.rendezvous.addresses import interface_addresses, is_loopback, plain
+    from unilaunch.machine.addresses import interface_addresses, is_loopback, plain
 
     own = [(name, address) for name, address in interface_addresses() if not is_loopback(address)]
     try:

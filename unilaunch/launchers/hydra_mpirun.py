@@ -6,8 +6,8 @@ from pathlib import Path
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.allocation import allocated_hosts, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.machine.addresses import own_names
 from unilaunch.overriding import override
-from unilaunch.rendezvous.addresses import own_names
 
 _VERSIONS = {
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*Version (\d+)\.(\d+)"),

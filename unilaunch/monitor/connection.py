@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
+from unilaunch.connections.sockets import Calls
 from unilaunch.errors import RendezvousError
 from unilaunch.machine.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
-from unilaunch.rendezvous.sockets import Calls
 
 #: Bytes of the kernel's tcp_info, and two offsets in it: of the number of unacknowledged segments, and of the
 #: milliseconds since the last acknowledgement.

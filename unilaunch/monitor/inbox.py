@@ -10,14 +10,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Self
 
+from unilaunch.connections import sockets
+from unilaunch.connections.handshake import new_secret
 from unilaunch.folder.failure import Cause, Failure, split_phase
+from unilaunch.machine import addresses
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Input, Message, OfAgent, OfRank, Order
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.record import Record
-from unilaunch.rendezvous import addresses, sockets
-from unilaunch.rendezvous.handshake import new_secret
 
 #: Most seconds for which messages are read before other work is done.
 _AT_ONCE = 0.02

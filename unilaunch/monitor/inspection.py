@@ -19,13 +19,13 @@ from unilaunch.folder.failure import split_phase
 from unilaunch.folder.files import add_event
 from unilaunch.folder.folder import SOCKET, rank_folder
 from unilaunch.interfaces.step import Step
+from unilaunch.machine.addresses import FAMILIES
 from unilaunch.monitor import messages
 from unilaunch.monitor.http_server import Answer, HttpServer
 from unilaunch.monitor.metrics import CONTENT_TYPE, write_metrics
 from unilaunch.monitor.monitor import STACKS, Monitor
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.stragglers import Stragglers
-from unilaunch.rendezvous.addresses import FAMILIES
 
 _JSON = "application/json"
 _NATIVE = 15.0  # seconds for native stacks: py-spy reads the symbols of each library first

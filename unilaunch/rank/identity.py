@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unilaunch.errors import EnvironmentMismatchError, say
 from unilaunch.folder.folder import RESULT, SPEC, OutputFolder, Use
+from unilaunch.interfaces.agreement import agree, alike, attempt
 from unilaunch.interfaces.backend import Peers, Placement
 from unilaunch.interfaces.world import LauncherInfo, World, count_world
 from unilaunch.machine.devices import absent_devices
@@ -16,7 +17,6 @@ from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.rank.status import Status
 from unilaunch.record import Record, replace
-from unilaunch.rendezvous.agreement import agree, alike, attempt
 from unilaunch.spec.placeholders import replace_placeholders
 from unilaunch.spec.start_variables import MONITOR
 from unilaunch.spec.task import Task

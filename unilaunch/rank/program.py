@@ -13,12 +13,12 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.errors import OutputError, SpecError
+from unilaunch.folder.values import SENDABLE, into_files, pack, unpack
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
 from unilaunch.overriding import override
 from unilaunch.rank.interpreter import uncollected
 from unilaunch.spec.target import LOADING, Target
-from unilaunch.spec.values import SENDABLE, into_files, pack, unpack
 
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder

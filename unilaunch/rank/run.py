@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from unilaunch import launchers
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
+from unilaunch.interfaces.agreement import agree, attempt
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine.limits import allow_files
@@ -21,7 +22,6 @@ from unilaunch.rank.status import MEETING_HOSTS, Status
 from unilaunch.rank.work import work
 from unilaunch.record import replace
 from unilaunch.rendezvous import mpi
-from unilaunch.rendezvous.agreement import agree, attempt
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.joining import join, join_mpi
 from unilaunch.spec.redaction import redact_words

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
 from unilaunch.folder.failure import is_out_of_memory
 from unilaunch.folder.log import LINE, Log
+from unilaunch.folder.values import into_text, pack
+from unilaunch.interfaces.agreement import alike
 from unilaunch.interfaces.backend import Backend, Collectives, Rendezvous
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.monitor import messages
@@ -25,8 +27,6 @@ from unilaunch.rank.identity import Rank
 from unilaunch.rank.interpreter import flush_files, run_exit_functions, uncollected
 from unilaunch.record import replace
 from unilaunch.rendezvous import mpi
-from unilaunch.rendezvous.agreement import alike
-from unilaunch.spec.values import into_text, pack
 
 if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue

@@ -12,12 +12,12 @@ from hashlib import sha256
 from itertools import product
 from typing import Self
 
+from unilaunch.connections.handshake import new_secret
 from unilaunch.errors import RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.machine import addresses
 from unilaunch.overriding import override
 from unilaunch.record import Record
-from unilaunch.rendezvous import addresses
-from unilaunch.rendezvous.handshake import new_secret
 
 #: Below the range from which Linux assigns free ports.
 _PORTS = range(20000, 32768)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from socket import gethostname
 
 from unilaunch.errors import RefusedTogetherError, RendezvousError
+from unilaunch.interfaces.agreement import agree
 from unilaunch.interfaces.backend import Collectives, Peers
 from unilaunch.interfaces.world import LauncherInfo, Store
+from unilaunch.machine.addresses import is_loopback
 from unilaunch.monitor.connection import read_where
 from unilaunch.rendezvous import mpi, tcp
-from unilaunch.rendezvous.addresses import is_loopback
-from unilaunch.rendezvous.agreement import agree
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.board import Board, PublicBoard
 from unilaunch.spec.start_variables import KEY, MONITOR, attempt_of

@@ -4,13 +4,13 @@ import socket
 import time
 from contextlib import suppress
 
+from unilaunch.connections import sockets
 from unilaunch.errors import RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import read_where
 from unilaunch.monitor.messages import BadMessageError, decode, encode
 from unilaunch.overriding import override
-from unilaunch.rendezvous import sockets
 from unilaunch.rendezvous.board import Board, Meeting, open_meeting
 
 _TRY = 5.0  # seconds for one try to reach the launching process

@@ -6,11 +6,11 @@ from selectors import DefaultSelector
 from socket import socket
 from typing import cast
 
+from unilaunch.connections.sockets import Calls, Door
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo, host_identity
 from unilaunch.machine.limits import allow_files
 from unilaunch.rendezvous.board import Meeting, open_meeting
-from unilaunch.rendezvous.sockets import Calls, Door
 
 #: Seconds for all connections; where each of them succeeds, no rank waits for that long.
 _PATIENCE = 5.0

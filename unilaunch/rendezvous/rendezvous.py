@@ -9,12 +9,13 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from unilaunch.connections.sockets import open_socket
 from unilaunch.errors import RendezvousError
+from unilaunch.interfaces.agreement import agree
 from unilaunch.interfaces.backend import Peers, Rendezvous
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
-from unilaunch.record import Record
-from unilaunch.rendezvous.addresses import (
+from unilaunch.machine.addresses import (
     interface_addresses,
     interface_of,
     is_loopback,
@@ -23,8 +24,7 @@ from unilaunch.rendezvous.addresses import (
     plain,
     resolve,
 )
-from unilaunch.rendezvous.agreement import agree
-from unilaunch.rendezvous.sockets import open_socket
+from unilaunch.record import Record
 
 if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec

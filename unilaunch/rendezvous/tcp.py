@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from selectors import DefaultSelector
 from typing import cast
 
+from unilaunch.connections import sockets
 from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.interfaces.backend import Collectives, Peers
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch.rendezvous import sockets
 from unilaunch.rendezvous.board import Board, Meeting, open_meeting
 
 _SIZE = struct.Struct("!Q")

@@ -25,17 +25,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from delays import is_delayed
+from unilaunch.connections import sockets
+from unilaunch.connections.handshake import WELCOME, Caller, Listener, NotProvenError, new_secret
+from unilaunch.connections.sockets import call
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.overriding import override
-from unilaunch.rendezvous import launch_board, sockets, tcp
+from unilaunch.rendezvous import launch_board, tcp
 from unilaunch.rendezvous.board import Board, Meeting, PublicBoard
-from unilaunch.rendezvous.handshake import WELCOME, Caller, Listener, NotProvenError, new_secret
 from unilaunch.rendezvous.joining import find_board
 from unilaunch.rendezvous.launch_board import LaunchBoard
 from unilaunch.rendezvous.secret_file import FileBoard, find_folder
-from unilaunch.rendezvous.sockets import call
 from unilaunch.rendezvous.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rendezvous.tcp_collectives import TcpCollectives
 from unilaunch.spec.start_variables import MONITOR

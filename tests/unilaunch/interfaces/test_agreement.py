@@ -5,7 +5,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.errors import InputError, PlacementError, RefusedTogetherError, RendezvousError
-from unilaunch.rendezvous.agreement import agree
+from unilaunch.interfaces.agreement import agree
 from unilaunch.rendezvous.alone import Alone
 
 

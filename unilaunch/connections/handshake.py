@@ -10,7 +10,7 @@ The secret itself is never sent. The listener proves itself first, so a false li
 port are part of each proof, so a false listener at another address or port cannot relay the proofs between the two. The
 last byte tells the caller that it has been accepted. HMAC is that of RFC 2104 with SHA-256.
 
-The functions here work on bytes only; `unilaunch.rendezvous.sockets` sends and receives them.
+The functions here work on bytes only; `unilaunch.connections.sockets` sends and receives them.
 """
 
 import hmac

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from unilaunch.spec.values import into_files, into_text, pack, unpack
+from unilaunch.folder.values import into_files, into_text, pack, unpack
 
 TYPES = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "datetime64[s]"]
 

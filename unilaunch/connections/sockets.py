@@ -12,11 +12,11 @@ from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 
+from unilaunch.connections.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
 from unilaunch.errors import RendezvousError
+from unilaunch.machine.addresses import FAMILIES, plain
 from unilaunch.machine.limits import files_for_strangers
 from unilaunch.record import Record
-from unilaunch.rendezvous.addresses import FAMILIES, plain
-from unilaunch.rendezvous.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
 
 #: Seconds in which a caller must prove itself; other callers are handled meanwhile.
 _PATIENCE = 10.0

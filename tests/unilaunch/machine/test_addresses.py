@@ -2,8 +2,8 @@
 
 import pytest
 
-from unilaunch.rendezvous import addresses
-from unilaunch.rendezvous.addresses import own_addresses, own_names, resolve
+from unilaunch.machine import addresses
+from unilaunch.machine.addresses import own_addresses, own_names, resolve
 
 
 @pytest.mark.parametrize(
