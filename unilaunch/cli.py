@@ -180,8 +180,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     _say_services(environ)
     if not dry_run:
         return _start(given, environ)
-    from unilaunch.job.plan import make_plan
-    from unilaunch.job.show import show_plan
+    from unilaunch.job.plan import make_plan, show_plan
     from unilaunch.spec.launch_spec import LaunchSpec
     from unilaunch.spec.reading import read_task
 

@@ -2,10 +2,11 @@
 
 import json
 import os
+import shlex
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from unilaunch.record import Record, replace
 from unilaunch.spec.habits import SLOTS
 from unilaunch.spec.hostfile import Host, parse_hosts, read_hostfile
 from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.spec.redaction import HIDDEN, secret_arguments, secret_variables
 from unilaunch.spec.run_spec import RunSpec
 from unilaunch.spec.task import Machine, Task
 
@@ -293,3 +295,48 @@ def _program_line(task: Task[LaunchSpec], python: str) -> tuple[str, ...]:
     whole: dict[str, Any] = {"target": str(task.target), **spec, **({"options": options} if options else {})}
     args = ("--", *task.spec.args) if task.spec.args else ()
     return (python, "-m", "unilaunch", "run", "--spec", json.dumps(whole), *args)
+
+
+def show_plan(plan: Plan, *, as_json: bool) -> None:
+    """Print the command line, and the host and device of every rank."""
+    text = _as_json(plan) if as_json else "\n".join(_as_text(plan))
+    sys.stdout.write(text + "\n")
+
+
+def _as_json(plan: Plan) -> str:
+    spec = plan.task.spec.shown(plan.task.options, whole=True)
+    ranks = [{"rank": row.rank, "host": row.host, "device": row.device} for row in plan.rows]
+    mpirun = {
+        "path": str(plan.mpirun.path), "launcher": plan.mpirun.launcher,
+        "version": ".".join(map(str, plan.mpirun.version)),
+    }  # fmt: skip
+    return json.dumps({"line": plan.line, "mpirun": mpirun, "why": plan.why, "ranks": ranks, "spec": spec}, indent=1)
+
+
+def _as_text(plan: Plan) -> Iterator[str]:
+    yield shlex.join(plan.line)
+    for name in secret_variables(plan.request.mpi.export):
+        yield f"(export {name} before: its value is a secret, and is not shown)"
+    if secret_arguments(plan.request.args):
+        yield f"({HIDDEN}: an argument whose value is a secret, and is not shown)"
+    yield ""
+    width = max(len("host"), *(len(row.host) for row in plan.rows))
+    yield f"{'rank':>6}  {'host':{width}}  device"
+    for row in plan.rows:
+        yield f"{row.rank:6}  {row.host:{width}}  {row.device}"
+    yield ""
+    names = {row.host for row in plan.rows}
+    where, unknown = f"{len(names)} host{'s' * (len(names) != 1)}", ""
+    if plan.task.spec.nnodes > 1:
+        where, unknown = f"{plan.task.spec.nnodes} nodes", "another node, on which the same line is typed"
+    elif "?" in names:
+        where = "hosts that mpirun chooses"
+        unknown = "only mpirun can tell; --map-by slot or node is foreseen, if every host says its slots"
+    launcher = f"{plan.mpirun.launcher} {'.'.join(map(str, plan.mpirun.version))}"
+    number = len(plan.rows)
+    yield f"{number} rank{'s' * (number != 1)} on {where}, started by {launcher} ({plan.why})"
+    yield from (f"({note})" for note in plan.notes)
+    if unknown:
+        yield f"(?: {unknown})"
+    elif plan.request.several:
+        yield "(devices of the other hosts: taken to be as those of this one)"

@@ -1,18 +1,21 @@
 """The rank's end of the status channel: it sends the agent its identity, its progress and its failure."""
 
+import atexit
+import functools
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 from unilaunch.folder.failure import describe_exception
 from unilaunch.interfaces.step import LAST, Step
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Done, Failed, OfRank, Saving, encode
-from unilaunch.rank.registrations import Registrations
 from unilaunch.rank.status_page import Pace, StatusPage
 
 #: The agent sends this to its rank when the user stops the job.
@@ -23,6 +26,76 @@ MEETING_HOSTS = "meeting the ranks of other hosts"
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 _NEWEST = 0.1  # weight of the newest interval of work in the moving average
+#: Packages whose exit functions save nothing of the user's.
+_FRAMEWORKS = frozenset({"torch", "mindspore", "mpi4py", "numpy", "torch_geometric", "loguru", "joblib"})
+
+
+class Registrations:
+    """What a program registers for its end, from `watch` on: a handler of SIGTERM, functions that atexit calls.
+
+    The agent gives a rank that saves the time of --grace also where another rank has failed; all others are ended at
+    once.
+
+    Args:
+        tell: Called when the program begins to save.
+
+    Attributes:
+        has_exit_functions: Whether the program, or a library that is no framework, has registered an exit function.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell, self._own = tell, os.getpid()
+        self.has_exit_functions = False
+
+    def watch(self) -> None:
+        """Let `signal.signal` and `atexit.register` tell this object what the program gives them."""
+        native_signal, native_get = signal.signal, signal.getsignal
+        native_register: Callable[..., Any] = atexit.register
+
+        @functools.wraps(native_signal)
+        def set_handler(number: int, handler: Any) -> Any:
+            wrapped = _Told(handler, self) if number == signal.SIGTERM and callable(handler) else handler
+            return _as_given(native_signal(number, wrapped))
+
+        @functools.wraps(native_get)
+        def get_handler(number: int) -> Any:
+            return _as_given(native_get(number))
+
+        @functools.wraps(native_register)
+        def register(function: Any, *args: Any, **options: Any) -> Any:
+            self.has_exit_functions |= _is_of_user(function)
+            return native_register(function, *args, **options)
+
+        replaced: Any = signal, atexit
+        replaced[0].signal, replaced[0].getsignal, replaced[1].register = set_handler, get_handler, register
+
+    def tell_saving(self) -> None:
+        """Tell that the program begins to save; a process that it has forked is no rank."""
+        if os.getpid() == self._own:
+            self._tell()
+
+
+class _Told:
+    """A handler of the program's, of whose begin the agent is told."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any], registrations: Registrations) -> None:
+        self.handler, self._registrations = handler, registrations
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        """Tell of it, and handle the signal."""
+        self._registrations.tell_saving()
+        return self.handler(number, frame)
+
+
+def _as_given(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Told) else handler
+
+
+def _is_of_user(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    top = str(getattr(function, "__module__", "") or "").partition(".")[0]
+    return not (top in sys.stdlib_module_names or top in _FRAMEWORKS or top.startswith("unilaunch"))
 
 
 class Status:

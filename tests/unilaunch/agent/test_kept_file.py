@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.agent import kept_file
+from unilaunch.agent import output as module
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.output import Output
 
@@ -29,7 +29,7 @@ def test_a_full_disk_costs_only_what_it_has_no_room_for(
     pause: float, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line on the console says so, once; one in the log says how many bytes are missing there."""
-    monkeypatch.setattr(kept_file, "_AGAIN", pause)
+    monkeypatch.setattr(module, "_AGAIN", pause)
     source, rank = os.pipe()
     launcher, console = os.pipe()
     (small_disk / "filler").write_bytes(bytes(SIZE // 2))

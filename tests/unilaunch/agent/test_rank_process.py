@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from unilaunch.agent import rank_process
+from unilaunch.agent.agent import order_rank
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.loop import Loop
@@ -20,7 +21,6 @@ from unilaunch.agent.output import Output
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
-from unilaunch.agent.supervised import order_rank
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, Shown, encode
 from unilaunch.rank.status_page import Pace, StatusPage

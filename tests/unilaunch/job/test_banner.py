@@ -2,7 +2,7 @@
 
 import pytest
 
-from unilaunch.job.banner import BannerFilter
+from unilaunch.job.live import BannerFilter
 
 RULE = "-" * 74 + "\n"
 WHY = [

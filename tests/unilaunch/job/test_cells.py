@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from unilaunch.errors import SpecError
-from unilaunch.job import cells as cells_module
+from unilaunch.job import function as function_module
 
 
 def select(function: str, cells: list[str]) -> tuple[str, list[int]]:
@@ -15,7 +15,7 @@ def select(function: str, cells: list[str]) -> tuple[str, list[int]]:
     for cell in cells:
         with suppress(Exception):
             exec(cell, held)  # noqa: S102  (as IPython does)
-    return cells_module.select(function, cells, held)
+    return function_module.select(function, cells, held)
 
 
 CELLS = [

@@ -11,8 +11,7 @@ import pytest
 from typing_extensions import override
 
 from unilaunch.interfaces.step import Step
-from unilaunch.job.banner import BannerFilter
-from unilaunch.job.live import Live, describe
+from unilaunch.job.live import BannerFilter, Live, describe
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.rank_seen import RankSeen
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from unilaunch.rank.registrations import Registrations
+from unilaunch.rank.status import Registrations
 
 
 @pytest.fixture

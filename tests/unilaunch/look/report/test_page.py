@@ -11,7 +11,7 @@ from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import last_lines
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
-from unilaunch.look.report.chart import Chart, Curve
+from unilaunch.look.report.figures import Chart, Curve
 from unilaunch.look.report.page import make_page
 from unilaunch.look.report.reading import read_run
 from unilaunch.monitor.verdict import judge
