@@ -33,8 +33,11 @@ def _typed(command: Command | Cell) -> str:
 
 
 def _last_lines(text: str) -> list[str]:
-    """Return the last line of each block, with # for numbers and versions, and one space between words."""
-    last = [block.splitlines()[-1] for block in _blocks(text)]
+    """Return the last line of each block, with # for numbers and versions, and one space between words.
+
+    A virtual environment's Python may be called python, python3 or python3.11.
+    """
+    last = [re.sub(r"bin/python[\d.]*", "bin/python", block.splitlines()[-1]) for block in _blocks(text)]
     return [" ".join(re.sub(r"\d[\d.,:]*(\+\w+)?| - ", " # ", line).split()) for line in last]
 
 
