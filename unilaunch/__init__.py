@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from unilaunch.interfaces.backend import Backend, Collectives, Exchange, Peers, Placement, Rendezvous
     from unilaunch.interfaces.command import Command
     from unilaunch.interfaces.model import Framework, Model, Session
+    from unilaunch.interfaces.observer import Observed, Observer
     from unilaunch.interfaces.report_layout import ReportLayout
     from unilaunch.interfaces.step import Step
     from unilaunch.interfaces.world import LauncherInfo, World
@@ -49,10 +50,10 @@ __all__ = [
     "Backend", "Cause", "Collectives", "Command", "DivergedError", "EnvironmentMismatchError", "Exchange", "Failure",
     "Framework", "HostfileError", "InputError", "Job", "JobFailed", "JobFile", "JobStatus", "LaunchResult",
     "LaunchSpec", "Launcher", "LauncherError", "LauncherInfo", "LogLine", "Model", "MonitorError", "MpiSpec", "Mpirun",
-    "OutputError", "PeerLostError", "Peers", "Placement", "PlacementError", "PluginError", "RankResult", "RankState",
-    "RankStatus", "RefusedTogetherError", "Rendezvous", "RendezvousError", "ReportLayout", "Request", "RunSpec",
-    "Session", "Spec", "SpecError", "Step", "StoppedError", "UnilaunchError", "World", "__version__", "init", "launch",
-    "start",
+    "Observed", "Observer", "OutputError", "PeerLostError", "Peers", "Placement", "PlacementError", "PluginError",
+    "RankResult", "RankState", "RankStatus", "RefusedTogetherError", "Rendezvous", "RendezvousError", "ReportLayout",
+    "Request", "RunSpec", "Session", "Spec", "SpecError", "Step", "StoppedError", "UnilaunchError", "World",
+    "__version__", "init", "launch", "start",
 ]  # fmt: skip
 
 #: The public names of each module.
@@ -77,6 +78,7 @@ _NAMES = {
     "folder.failure": "Cause Failure",
     "folder.result": "JobFailed LaunchResult RankResult",
     "rank.current": "init",
+    "interfaces.observer": "Observed Observer",
     "interfaces.report_layout": "ReportLayout",
     "spec.run_spec": "RunSpec Spec",
     "interfaces.step": "Step",

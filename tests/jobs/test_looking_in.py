@@ -137,9 +137,9 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("by_numpy")
 def test_a_collector_receives_the_figures_of_a_training(openmpi5: Launcher, tmp_path: Path) -> None:
     """Those of each rank's last step: the epoch that began last, and the loss of the one before, as in the result."""
-    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--otlp"]
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe"]
     with collecting(tmp_path / "log") as url:
-        code, said = _ask(tmp_path, "launch", "-n", "2", *options, url, "gcn", "--epochs", "3")
+        code, said = _ask(tmp_path, "launch", "-n", "2", *options, "--observe", f"otlp={url}", "gcn", "--epochs", "3")
         assert code == 0, said
     points = read_points(tmp_path / "log")[1]
     losses = json.loads((tmp_path / "log_output" / "result.json").read_text())["loss"]

@@ -53,7 +53,7 @@ def _ask(server: str, method: str, fields: dict[str, Any] | None = None) -> dict
 
 def _launch(launcher: Launcher, url: str, folder: Path, *more: str, experiment: str = "") -> Finished:
     options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--data-dir", "data"]
-    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "--mlflow", url, *more]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "--observe", f"mlflow={url}", *more]
     return finish(line, folder, {"MLFLOW_EXPERIMENT_NAME": experiment})
 
 
@@ -87,6 +87,6 @@ def test_a_job_goes_on_without_a_server(openmpi5: Launcher, tmp_path: Path) -> N
     """One line, and no wait at the end."""
     (port,) = free_ports(1)
     job = _launch(openmpi5, f"http://127.0.0.1:{port}", tmp_path, "--epochs", "3").check()
-    (said,) = (line for line in job.refusals() if "--mlflow" in line)
+    (said,) = (line for line in job.refusals() if "--observe mlflow=" in line)
     assert "the curves do not arrive, the job goes on: " in said
     assert job.seconds < 30

@@ -1,4 +1,4 @@
-"""A distribution of somebody else's adds a launcher, a job file, a backend and a model; this project's tree knows none.
+"""A distribution of somebody else's adds a plug-in of each kind; this project's tree knows none.
 
 It is a folder with a dist-info on PYTHONPATH: as pip would install it.
 """
@@ -23,6 +23,8 @@ listing = mympi:Listing
 plain = mympi:PlainBackend
 [unilaunch.models]
 counting = mympi:CountingModel
+[unilaunch.observers]
+ledger = mympi:Ledger
 """
 RUN = ["counting", "--backend", "plain", "--step", "3"]
 
@@ -66,6 +68,15 @@ def test_a_bare_start_by_its_launcher(variables: dict[str, str], tmp_path: Path)
     line = [str(tmp_path / "site" / "mympirun"), "-n", "2", sys.executable, "-m", "unilaunch"]
     _check_result(finish([*line, "run", *RUN], tmp_path, variables))
     assert "rank 1 of 2, local rank 1 of 2" in finish([*line, "explain"], tmp_path, variables).check().stdout
+
+
+def test_its_observer(variables: dict[str, str], tmp_path: Path) -> None:
+    """It is told the numbers while the job runs, and how the job has ended; what it refuses starts nothing."""
+    words = ["--mpirun", str(tmp_path / "site" / "mympirun"), "-n", "2", "--observe", "ledger=ledger.txt", *RUN]
+    _launch(words, tmp_path, variables).check()
+    assert (tmp_path / "ledger.txt").read_text() == "log_output: 2 ranks, {'step': 3}\nexit codes [0]\n"
+    refused = _launch(["--observe", "ledger=/", *words], tmp_path, variables)
+    assert (refused.returncode, refused.stderr) == (2, "unilaunch: --observe ledger=/: must be a file\n")
 
 
 def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:

@@ -153,12 +153,17 @@ def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch:
     (["-x", "A B=3", "train.py"], "-x: must be a variable, NAME or NAME=VALUE, not 'A B=3'"),
     (["-x", "=3", "train.py"], "-x: must be a variable, NAME or NAME=VALUE, not '=3'"),
     (["--mca", "btl=self", "x", "train.py"], "--mca: must be the parameter's name and its value, as two words: --mca"),
-    (["--otlp", "collector", "train.py"], "--otlp: must be an address, such as http://HOST:4318, not"),
-    (["--otlp", "http://host:port", "train.py"], "--otlp: must be an address, such as http://HOST:4318"),
+    (["--observe", "otlp=collector", "train.py"], "--observe otlp=collector: must be an address, such as http://HOST"),
+    (["--otlp", "http://host:port", "train.py"], "--observe otlp=http://host:port: must be an address, such as http://"),
+    (["--observe", "curves", "train.py"], "--observe: must be an observer's name, and where: tensorboard=FOLDER"),
+    (["--observe", "wandb=x", "train.py"], "no observer 'wandb'; installed: mlflow, otlp, tensorboard"),
     (["--dataset", f"/{'a' * 300}.py", "--seed", "x"], "--seed: must be a whole number, not 'x'"),
     (["-n", "many", "train.py"], "-n many: expected a number of ranks, gpu, cpu or auto"),
     (["--nproc_per_node", "gpu", "train.py"], "-n gpu: no device is visible here: give a number"),
-], ids=["-x", "--mca", "folder", "space", "no name", "one word", "address", "port", "long", "-n", "gpu"])  # fmt: skip
+], ids=[
+    "-x", "--mca", "folder", "space", "no name", "one word", "address", "port", "where", "observer", "long", "-n",
+    "gpu",
+])  # fmt: skip
 def test_a_value_that_is_missing_or_wrong_starts_nothing(words: list[str], error: str, tmp_path: Path) -> None:
     """An option that took the script for its value left the built-in GCN, which trained."""
     (tmp_path / "train.py").touch()

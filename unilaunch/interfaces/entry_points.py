@@ -23,6 +23,7 @@ BACKENDS = "unilaunch.backends"
 MODELS = "unilaunch.models"
 COMMANDS = "unilaunch.commands"
 JOB_FILES = "unilaunch.jobfiles"
+OBSERVERS = "unilaunch.observers"
 _PREFIX = "unilaunch."
 #: Group, name and "module:object"; filled at the first use, or by `take_over`.
 _table: dict[str, Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Backends, models and commands, found by their entry points: those of unilaunch and of third parties."""
+"""Backends, models, commands and observers, found by their entry points: those of unilaunch and of third parties."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -9,6 +9,7 @@ from unilaunch.interfaces import entry_points
 from unilaunch.interfaces.backend import Backend
 from unilaunch.interfaces.command import Command
 from unilaunch.interfaces.model import Model
+from unilaunch.interfaces.observer import Observer
 
 _BACKENDS = (entry_points.BACKENDS, "backend")
 _MODELS = (entry_points.MODELS, "model")
@@ -37,6 +38,15 @@ def load_model(name: str) -> Model:
 def commands() -> dict[str, Command]:
     """Return every command that a plug-in adds, by name."""
     return entry_points.make_all(*_COMMANDS)
+
+
+def load_observer(name: str) -> Observer:
+    """Return the observer *name*.
+
+    Raises:
+        PluginError: The observer is not installed.
+    """
+    return cast("Observer", entry_points.make(entry_points.OBSERVERS, "observer", name))
 
 
 def backends() -> list[Backend]:

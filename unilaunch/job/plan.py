@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.plugins import load_observer
 from unilaunch.job.choice import choose_start
 from unilaunch.job.direct import DirectStart
 from unilaunch.job.find import foresee_mpirun
@@ -94,9 +95,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     if (nprocs := _count(spec, slots)) > _MOST_RANKS:
         raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
     task.check(nprocs)
-    for option in ("tensorboard", "mlflow"):
-        if (value := getattr(spec, option)) and not task.model:
-            raise SpecError(f"--{option} {value}: a {task.target.kind} writes its own curves: leave it out")
+    _check_observers(task)
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)
@@ -135,6 +134,18 @@ def _choose(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine
     if not hosts and spec.nnodes == 1 and is_allocated(environ):
         hosts = allocated_hosts(environ) or _UNREAD
     return choose_start(task, hosts, environ)
+
+
+def _check_observers(task: Task[LaunchSpec]) -> None:
+    for named in task.spec.observe:
+        name, _, where = named.partition("=")
+        observer = load_observer(name)
+        try:
+            observer.check(where)
+        except SpecError as error:
+            raise SpecError(f"--observe {named}: {error}") from None
+        if observer.of_models and not task.model:
+            raise SpecError(f"--observe {named}: a {task.target.kind} writes its own curves: leave it out")
 
 
 def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:

@@ -94,13 +94,10 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
         )
     if task.spec.grace > LONGEST:
         raise SpecError(f"--emit {kind} --grace {task.spec.grace:g}: expected at most {LONGEST} seconds")
-    for option, does in (
-        ("tensorboard", "writes curves"), ("mlflow", "sends curves"), ("otlp", "sends metrics"),
-        ("elastic", "leaves lost hosts out"),
-    ):  # fmt: skip
-        if value := getattr(task.spec, option):
-            typed = f"--{option}" if value is True else f"--{option} {value}"
-            raise SpecError(f"--emit {kind} {typed}: only launch {does}: leave it out")
+    if task.spec.observe:
+        raise SpecError(f"--emit {kind} --observe {task.spec.observe[0]}: only launch tells the numbers: leave it out")
+    if task.spec.elastic:
+        raise SpecError(f"--emit {kind} --elastic: only launch leaves lost hosts out: leave it out")
     plan = make_plan(form.complete(task, options), environ, machine)
     return "\n".join(form.lines(plan, options)) + "\n"
 

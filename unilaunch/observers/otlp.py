@@ -4,11 +4,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 from unilaunch.errors import PluginError, one_line
+from unilaunch.interfaces.observer import Observed, Observer, check_url
 from unilaunch.monitor.metrics import list_metrics
 from unilaunch.overriding import override
 
@@ -72,13 +73,25 @@ class _Bound:
         return True
 
 
+class Otlp(Observer):
+    """Sends the metrics to the collector at an address, such as http://collector:4318."""
+
+    @override
+    def check(self, where: str) -> None:
+        check_url(where)
+
+    @override
+    def observing(self, where: str, job: Observed) -> AbstractContextManager[None]:
+        return exporting(where, job.snapshot, job.say)
+
+
 @contextmanager
 def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callable[[str], None]) -> Iterator[None]:
     """Send the job's metrics to a collector every 5 seconds while the block runs, and once at its end.
 
     Args:
-        url: The collector's address, such as http://collector:4318.
-        snapshot: Returns the job's state (`Inspection.snapshot`); called in another thread.
+        url: The collector's address.
+        snapshot: Returns the job's state; called in another thread.
         tell: Shows the user a line, if the metrics do not arrive; called in another thread.
 
     Raises:
@@ -91,7 +104,7 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callabl
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     except ImportError as error:
-        raise PluginError(f"--otlp {url}: {error}: pip install 'unilaunch[otlp]'") from None
+        raise PluginError(f"--observe otlp={url}: {error}: pip install 'unilaunch[otlp]'") from None
     address = url if url.endswith(_SECTION) else url.rstrip("/") + _SECTION
     exporter = OTLPMetricExporter(endpoint=address, timeout=_PATIENCE)
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=_EVERY)
@@ -100,8 +113,8 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callabl
     provider = MeterProvider(metric_readers=[reader], resource=sender, shutdown_on_exit=False)
     meter = provider.get_meter("unilaunch")
 
-    faults = _Faults(lambda why: tell(f"--otlp {url}: the metrics do not arrive, the job goes on: {why}"))
-    bound = _Bound(lambda text: tell(f"--otlp {url}: {text}"))
+    faults = _Faults(lambda why: tell(f"--observe otlp={url}: the metrics do not arrive, the job goes on: {why}"))
+    bound = _Bound(lambda text: tell(f"--observe otlp={url}: {text}"))
 
     def observe(name: str, _: object) -> list[Any]:
         faults.thread, faults.reason = threading.get_ident(), ""

@@ -85,6 +85,8 @@ LAUNCH: Mapping[str, Habit] = {
     "cpus-per-proc": Same("--map-by", "slot:PE={}"), "cpus-per-rank": Same("--map-by", "slot:PE={}"),
     "npersocket": Instead("give the number of all ranks, and how many each socket takes: -n 8 --map-by ppr:2:socket"),
     "tune": Instead("type --mpi-arg=--tune --mpi-arg=FILE"),
+    # unilaunch 0.2
+    **{name: Same("--observe", f"{name}={{}}") for name in ("tensorboard", "mlflow", "otlp")},
     # torchrun and torch.distributed.launch
     "nproc": _RANKS, "standalone": Needless(takes=0),
     "rdzv-backend": Needless(), "rdzv-id": Needless(), "rdzv-conf": Needless(),

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
@@ -38,14 +36,6 @@ def _one_number(nodes: object) -> object:
     return least if colon and least == most else nodes
 
 
-def _url(text: str) -> str:
-    with suppress(ValueError):  # the port is no number, or too large
-        parts = urlsplit(text)
-        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
-            return text
-    raise ValueError("an address, such as http://HOST:4318")
-
-
 _Parameter = tuple[
     Annotated[str, written_as(r"[^= ]+", "the parameter's name and its value, as two words: --mca btl self")], str
 ]
@@ -53,6 +43,7 @@ Parameters = Annotated[
     tuple[_Parameter, ...],
     BeforeValidator(_pairs, json_schema_input_type=tuple[_Parameter, ...] | dict[str, str | int | float]),
 ]
+Observe = Annotated[str, written_as(r"[\w-]+=.+", "an observer's name, and where: tensorboard=FOLDER, mlflow=URL")]
 Variable = Annotated[str, written_as(r"(?a)[A-Za-z_]\w*", "a variable's name: letters, digits and _")]
 #: Open MPI 5 takes the names that begin with NAME for NAME*.
 Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*(\*|=.*)?", "a variable, NAME or NAME=VALUE")]
@@ -117,14 +108,10 @@ class LaunchSpec(RunSpec, MpiSpec):
         ge=0,
         description="how often a job that fails is started again, from its newest checkpoint if it keeps any",
     )
-    otlp: Annotated[str, AfterValidator(_url)] | None = Field(
-        default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
-    )
-    tensorboard: Path | None = Field(
-        default=None, description="write a model's curves into this folder while it runs, for TensorBoard"
-    )
-    mlflow: Annotated[str, AfterValidator(_url)] | None = Field(
-        default=None, description="send a model's curves to this MLflow server, http://HOST:5000, while it runs"
+    observe: tuple[Observe, ...] = Field(
+        default=(),
+        description="who is told the numbers of the job while it runs: tensorboard=FOLDER and mlflow=URL those of a "
+        "model's steps, otlp=URL (an OpenTelemetry collector) the live metrics",
     )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")

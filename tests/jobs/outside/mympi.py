@@ -1,15 +1,18 @@
-"""A plug-in of each kind, of another distribution, for test_outside.py: launcher, job file, backend and model."""
+"""A plug-in of each kind, of another distribution, for test_outside.py."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from typing_extensions import override
 
+from unilaunch.errors import SpecError
 from unilaunch.interfaces.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.interfaces.model import Framework, Model, Session
+from unilaunch.interfaces.observer import Observed, Observer
 from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.job.plan import Plan
 from unilaunch.jobfiles import JobFile
@@ -140,3 +143,20 @@ class CountingModel(Model):
     @override
     def run(self, options: Any, prepared: Any, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
         return {"counted": session.peers.share(options.step * (session.world.rank + 1))}
+
+
+class Ledger(Observer):
+    """Writes what it is told into a file."""
+
+    @override
+    def check(self, where: str) -> None:
+        if Path(where).is_dir():
+            raise SpecError("must be a file")
+
+    @override
+    @contextmanager
+    def observing(self, where: str, job: Observed) -> Iterator[None]:
+        with Path(where).open("w", encoding="utf-8") as file:
+            file.write(f"{job.name}: {job.snapshot()['size']} ranks, {dict(job.options)}\n")
+            yield
+            file.write(f"exit codes {sorted(job.exit_codes(), key=str)}\n")

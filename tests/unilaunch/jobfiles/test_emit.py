@@ -410,9 +410,9 @@ def test_restarts_are_not_dropped(kind: str) -> None:
         _emit(kind, "-n 2 -H a:1,b:1 --max-restarts 2")
 
 
-@pytest.mark.parametrize("option", ["--tensorboard curves", "--mlflow http://host:5000", "--otlp http://host:4318"])
+@pytest.mark.parametrize("option", ["--observe tensorboard=curves", "--elastic"])
 def test_what_launch_does_itself_is_not_dropped(option: str) -> None:
-    """Curves and metrics are written by launch, which does not run there."""
+    """Numbers are told by launch, which does not run there."""
     with pytest.raises(SpecError, match=f"--emit sbatch {option}: only launch .*: leave it out"):
         _emit("sbatch", f"-n 2 {option}")
 

@@ -62,7 +62,7 @@ def test_a_collector_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyP
     with exporting("http://127.0.0.1:port", lambda: JOB, told.append):
         time.sleep(0.5)
     (line,) = told
-    assert line.startswith("--otlp http://127.0.0.1:port: the metrics do not arrive, the job goes on: ")
+    assert line.startswith("--observe otlp=http://127.0.0.1:port: the metrics do not arrive, the job goes on: ")
     assert capfd.readouterr() == ("", "")
 
 
@@ -94,7 +94,9 @@ def test_a_collector_that_never_answers_is_named_on_a_busy_machine(monkeypatch: 
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with exporting(address, lambda: JOB, told.append):
             monkeypatch.setattr(threading, "Thread", Eager)
-    assert told == [f"--otlp {address}: the metrics do not arrive, the job goes on: the last figures got no answer"]
+    assert told == [
+        f"--observe otlp={address}: the metrics do not arrive, the job goes on: the last figures got no answer"
+    ]
 
 
 def _seconds_of_the_end(url: str, tell: Any) -> float:

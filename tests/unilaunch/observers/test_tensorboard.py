@@ -2,15 +2,19 @@
 
 import struct
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from unilaunch.errors import OutputError, PluginError, SpecError
+from unilaunch.interfaces.observer import Observed
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.job.plan import make_plan
-from unilaunch.observers import curves
+from unilaunch.observers import points
+from unilaunch.observers.tensorboard import TensorBoard
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
@@ -29,12 +33,17 @@ def _scalars(folder: Path) -> list[tuple[str, int, float, float]]:
     return sorted(found)
 
 
+def _writing(folder: Path, find: Callable[[], Path | None] = lambda: None) -> AbstractContextManager[None]:
+    job = Observed("log_output", {}, {}, LAYOUT, find, dict, set, print)
+    return TensorBoard().observing(str(folder), job)
+
+
 def test_what_rank_0_records_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the job runs and at its end; each line once, whole lines only, and numbers of steps only."""
-    monkeypatch.setattr(curves, "_EVERY", 0.01)
+    monkeypatch.setattr(points, "_EVERY", 0.01)
     rank, folder = tmp_path / "rank.0", tmp_path / "curves"
     found: list[Path] = []
-    with curves.writing(folder, lambda: found[0] if found else None, LAYOUT, print):
+    with _writing(folder, lambda: found[0] if found else None):
         rank.mkdir()
         series = (rank / "epochs.jsonl").open("a")
         series.write('{"epoch": 1, "time": 10.0, "loss": 0.5}\nnonsense\n[1]\n{"epoch": 2, "ti')
@@ -52,16 +61,16 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     """A folder that is a file, a program, and no tensorboardX."""
     (tmp_path / "file").touch()
     with (
-        pytest.raises(OutputError, match=r"--tensorboard .*file"),
-        curves.writing(tmp_path / "file", lambda: None, LAYOUT, print),
+        pytest.raises(OutputError, match=r"--observe tensorboard=.*file"),
+        _writing(tmp_path / "file"),
     ):
         pass
-    task = read_task(LaunchSpec, {"target": "json:loads", "nprocs": "1", "tensorboard": "curves"}, {})
-    with pytest.raises(SpecError, match="--tensorboard curves: a function writes its own curves"):
+    task = read_task(LaunchSpec, {"target": "json:loads", "nprocs": "1", "observe": "tensorboard=curves"}, {})
+    with pytest.raises(SpecError, match="--observe tensorboard=curves: a function writes its own curves"):
         make_plan(task, {})
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with (
         pytest.raises(PluginError, match=r"pip install 'unilaunch\[tensorboard\]'"),
-        curves.writing(tmp_path, lambda: None, LAYOUT, print),
+        _writing(tmp_path),
     ):
         pass

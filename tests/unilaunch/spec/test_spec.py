@@ -176,7 +176,7 @@ def test_values_out_of_range_are_refused(fields: dict[str, object], words: str) 
         validate(LaunchSpec, fields, {})
 
 
-@pytest.mark.parametrize("field", ["output_dir", "tensorboard"])
+@pytest.mark.parametrize("field", ["output_dir", "cwd"])
 def test_a_path_may_begin_at_the_home(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No shell replaces the ~ of --output-dir=~/runs, nor that of a file: a folder of that name was made."""
     monkeypatch.setenv("HOME", "/home/me")
