@@ -11,7 +11,7 @@ from unilaunch.errors import SpecError
 from unilaunch.interfaces import entry_points, plugins
 from unilaunch.interfaces.model import Model
 from unilaunch.overriding import override
-from unilaunch.spec.help_texts import HELP
+from unilaunch.spec.help_texts import HELP, OFF
 from unilaunch.spec.run_spec import RunSpec, Spec, holds_several, read_several
 from unilaunch.version import __version__
 
@@ -216,7 +216,7 @@ def _add_options(
             forms = switch.option_strings
             switch.shown = {True: (forms[1],), False: (forms[0],)}.get(field.default, tuple(forms))
             if switch.shown == (forms[1],):
-                switch.help = f"switch this off: {text}"
+                switch.help = OFF.get(name, f"switch this off: {text}")
             continue
         default = _default(name, field.default, models)
         action = _Several if holds_several(field.annotation) else "store"

@@ -16,7 +16,6 @@ EXAMPLES = {
     "launch": (
         "unilaunch launch -n 4 train.py --lr 0.1",
         "unilaunch launch -H a:4,b:4 train.py --lr 0.1",
-        "unilaunch launch -n 8 --hostfile hosts --dry-run",
         "unilaunch launch --emit sbatch --nodes 2 --gpus-per-node 4 --time 12:00:00 --requeue > job.sh",
     ),
     "doctor": (
@@ -56,6 +55,8 @@ LAYOUT: Mapping[str, Sequence[str]] = {
     "failures": ("--max-restarts", "--elastic", "--stall-timeout"),
     "instead of a start": ("--dry-run", "--emit", "--help-all"),
 }  # fmt: skip
+#: What an option that only switches something off does, by field; without an entry the text of the field is quoted.
+OFF = {"abort": "let the other ranks go on when one has failed"}
 OVERVIEW = "Start jobs of MindSpore or PyTorch on many ranks, with any MPI, and train graph networks."
 HELP = {
     "run": "be one rank: the one that the launcher assigned, or under no launcher the only one",

@@ -81,9 +81,10 @@ class LaunchSpec(RunSpec, MpiSpec):
         description="what starts the ranks: launch itself, an mpirun, or auto: mpirun where it is needed",
     )
     nprocs: int | None = Field(
-        default=None, ge=1, description="number of ranks; gpu: one for each device of this host, cpu: each core, auto: "
-        "devices or else cores; default: all slots of the hosts, or auto"
-    )  # fmt: skip
+        default=None,
+        ge=1,
+        description="number of ranks; gpu, cpu, auto: one for each device or core; default: all slots, or auto",
+    )
     nproc_per_node: int | None = Field(
         default=None, ge=1, description="number of ranks of each node, or gpu, cpu, auto, if the line is typed on each"
     )
@@ -106,7 +107,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     max_restarts: int = Field(
         default=0,
         ge=0,
-        description="how often a job that fails is started again, from its newest checkpoint if it keeps any",
+        description="how often a failed job starts again, from its newest checkpoint if it keeps any",
     )
     observe: tuple[Observe, ...] = Field(
         default=(),

@@ -108,9 +108,8 @@ class RunSpec(Spec):
         default="auto", description="kind of device; auto takes the best seen"
     )
     output_dir: OutputDir = Field(
-        default=Path("log_output"), description="folder of the logs and the result; in its name, {job} is the "
-        "job's id, {array} its index in an array, {date} the start's time"
-    )  # fmt: skip
+        default=Path("log_output"), description="folder of logs and result; {job}, {array}, {date} in it are replaced"
+    )
     threads: int | None = Field(
         default=None, ge=1, le=10_000, description="threads per rank; default: this rank's share of its cores"
     )
@@ -126,9 +125,8 @@ class RunSpec(Spec):
         default=False, description="under launchers that give ranks no secret to share, meet without one"
     )
     stall_timeout: float | None = Field(
-        default=None, gt=0, description="seconds without progress of any rank after which the job is ended, with all "
-        "stacks shown; default: never"
-    )  # fmt: skip
+        default=None, gt=0, description="seconds without progress of a rank after which the job ends; default: never"
+    )
     host_timeout: float = Field(
         default=15.0, ge=3, le=86400, description="seconds for which a host may not answer before it counts as lost"
     )
