@@ -5,6 +5,7 @@ the secret of this attempt from a board.
 """
 
 import json
+import os
 import socket
 import struct
 import time
@@ -26,6 +27,7 @@ _LARGEST = 1 << 26
 _TRY = 5.0  # seconds for one try to reach rank 0
 _TICK = 0.2
 _MESH = 60.0  # seconds in which every two ranks connect, once all ranks have come
+_SPIN = 0.0001  # seconds for which a rank that has a processor for itself looks for a message before it sleeps
 
 
 def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
@@ -141,7 +143,8 @@ class TcpPeers(Peers):
     def collectives(self) -> Collectives:
         from unilaunch.rendezvous.tcp_collectives import TcpCollectives
 
-        return TcpCollectives(self.rank, dict(self._mesh()))
+        own_processor = (self.found.local_size or self.size) <= (os.cpu_count() or 1)
+        return TcpCollectives(self.rank, dict(self._mesh()), _SPIN if own_processor else 0.0)
 
     @override
     def leave(self) -> None:

@@ -582,21 +582,26 @@ def test_rows_arrive_where_they_belong(counts: list[list[int]], width: int, dtyp
     assert all(_on_ranks(size, work))
 
 
-def test_a_sum_has_the_same_bits_on_every_rank_and_in_every_run() -> None:
-    values = np.random.default_rng(0).standard_normal((4, 100_000)).astype(np.float32)
+@pytest.mark.parametrize("shape", [(), (7,), (100_000,), (3, 30_001)])
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_a_sum_has_the_same_bits_on_every_rank_and_in_every_run(size: int, shape: tuple[int, ...]) -> None:
+    """Those of a sum in the order of the ranks, in whatever order they have connected."""
+    values = np.random.default_rng(0).standard_normal((size, *shape)).astype(np.float32)
+    in_order = values[0].copy()
+    for rank in range(1, size):
+        in_order += values[rank]
 
     def sum_up(order: int) -> Callable[[TcpPeers], bytes]:
         def work(peers: TcpPeers) -> bytes:
-            buffer = values[peers.rank].copy()
+            buffer = np.array(values[peers.rank])
             collectives = cast("TcpCollectives", peers.collectives())
-            # The ranks connect in any order: here in that of their numbers, or the other way round.
             collectives.connections = dict(sorted(collectives.connections.items())[::order])
             collectives.all_reduce(buffer)
-            return bytes(buffer.tobytes())
+            return buffer.tobytes()
 
         return work
 
-    assert len({*_on_ranks(4, sum_up(1)), *_on_ranks(4, sum_up(-1))}) == 1
+    assert {*_on_ranks(size, sum_up(1)), *_on_ranks(size, sum_up(-1))} == {in_order.tobytes()}
 
 
 def test_a_rank_lost_in_a_collective_is_noticed() -> None:
