@@ -2,6 +2,7 @@
 
     python benchmarks/epoch.py [--rounds 3] [--kinds gcn gat sage] [--dropouts 0 0.5] [--dgl PYTHON] [--unbound]
         [--nodes 100000] [--folder DIR]
+    python benchmarks/epoch.py --starts [--rounds 3]
 
 The ranks are started as users start them, `mpirun -n 2`, which binds each to a core of its own; --unbound: not so.
 
@@ -15,6 +16,9 @@ unilaunch drops the features too, as the GCN paper; without dropout it makes A X
 columns of rows an epoch aggregates over the edges, forward and backward. The floor, of dropout 0: see floor.py.
 GAT and SAGE: own_models.py's programs, two layers, without dropout.
 
+--starts: instead of all that, our GCN on 2, 4 and 8 ranks under a direct start (sockets and shared memory) and under
+mpirun (MPI), both by `launch`; 4 and 8 ranks share the processors. Bound 1.05.
+
 All in turn, round after round; medians of their epochs, and of the ratios in a round. The graph and its partition are
 made ahead, and kept in DIR. Needs: pip install 'unilaunch[bench]'.
 """
@@ -22,6 +26,7 @@ made ahead, and kept in DIR. Needs: pip install 'unilaunch[bench]'.
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -32,7 +37,7 @@ import numpy as np
 
 import own_models
 from graphs import make_graph
-from mpirun import BOUND_LINE, LINE, UNILAUNCH, execute, train, verdict
+from mpirun import BOUND_LINE, LINE, MPIRUN, UNILAUNCH, execute, train, verdict
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.spec import TrainingSpec
 
@@ -85,7 +90,11 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     parser.add_argument("--dgl", help="a Python that has dgl")
     parser.add_argument("--unbound", action="store_true", help="let both ranks run on all processors")
+    parser.add_argument("--starts", action="store_true", help="compare a direct start with mpirun")
     chosen = parser.parse_args()
+    if chosen.starts:
+        graph = make_graph(chosen.folder, chosen.nodes)
+        return 0 if _starts(Setting(graph, chosen.folder / "parts", 0.0, None, []), chosen.rounds) else 1
     graph, line = make_graph(chosen.folder, chosen.nodes), LINE if chosen.unbound else BOUND_LINE
     settings = [
         Setting(graph, chosen.folder / "parts", dropout, chosen.dgl, line)
@@ -98,6 +107,28 @@ def main() -> int:
     if layers := [row for row in LAYERS if row[0] in chosen.kinds]:
         _layers(layers, graph, chosen.folder / "parts", [*line, "2"], chosen.rounds)
     return 0 if all(kept) else 1
+
+
+def _starts(setting: Setting, rounds: int) -> bool:
+    """Print the seconds of an epoch under both starts, and return whether the bounds are kept."""
+    ways = {"direct": ["--launcher", "direct"], "mpirun": ["--mpirun", MPIRUN, "--allow-run-as-root"]}
+    options = ["gcn", *setting.data, *OPTIONS, "--epochs", "15", "--eval-every", "15", "--backend", "torch"]
+    kept = True
+    for ranks in (2, 4, 8):
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way, words in ways.items():
+                crowded = ["--oversubscribe"] if ranks > (os.cpu_count() or 1) else []
+                with tempfile.TemporaryDirectory() as folder:
+                    line = [*UNILAUNCH, "launch", "-n", str(ranks), *words, *crowded, "--output-dir", f"{folder}/out"]
+                    execute([*line, *options], 900)
+                    result = json.loads(Path(folder, "out", "result.json").read_text(encoding="utf-8"))
+                seconds[way].append(result["seconds_per_epoch"])
+        middle = {way: statistics.median(taken) for way, taken in seconds.items()}
+        print(f"{ranks} ranks: " + ", ".join(f"{way} {taken:.4f} s" for way, taken in middle.items()))
+        ratios = [one / other for one, other in zip(*seconds.values(), strict=True)]
+        kept &= verdict(f"{ranks} ranks: direct / mpirun", statistics.median(ratios), 1.05)
+    return kept
 
 
 def _gcn(setting: Setting, rounds: int) -> bool:
