@@ -27,6 +27,7 @@ from selectors import EVENT_READ, DefaultSelector
 from unilaunch.connections import sockets
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
 from unilaunch.job.direct import DirectAgents
+from unilaunch.job.guard import Guard
 from unilaunch.job.plan import Plan
 from unilaunch.job.started import Started
 from unilaunch.job.stop import Asked
@@ -191,6 +192,7 @@ class Leader(DirectAgents):
         plan: The plan of the job.
         secret: The secret of the start.
         asked: The user's signals; one on another node stops the job too.
+        guard: As of `DirectAgents`.
 
     Attributes:
         key: The key with which agents and ranks reach the monitor of this start.
@@ -200,8 +202,8 @@ class Leader(DirectAgents):
         SpecError: The other nodes could not learn the secret.
     """
 
-    def __init__(self, plan: Plan, secret: StartSecret, asked: Asked) -> None:
-        super().__init__(plan.task.target, mpi=False)
+    def __init__(self, plan: Plan, secret: StartSecret, asked: Asked, guard: Guard | None) -> None:
+        super().__init__(plan.task.target, mpi=False, guard=guard)
         self.plan, self.asked = plan, asked
         self._nonce = os.urandom(16).hex()
         self._attempt = 0
@@ -381,13 +383,14 @@ class _StartedOnNodes(Started):
             line.send(messages.PassSignal(number))
 
 
-def follow(plan: Plan, environ: Mapping[str, str], asked: Asked) -> int:
+def follow(plan: Plan, environ: Mapping[str, str], asked: Asked, guard: Guard | None) -> int:
     """Be another node than node 0: start the agents that node 0 orders; return the job's exit code.
 
     Args:
         plan: The plan of the job, as this node has made it from the same line.
         environ: The process's environment.
         asked: The user's signals.
+        guard: As of `DirectAgents`.
 
     Raises:
         UnilaunchError: Node 0 cannot be reached, has another secret, or has gone.
@@ -398,7 +401,7 @@ def follow(plan: Plan, environ: Mapping[str, str], asked: Asked) -> int:
         return 128 + asked.number
     line, secret = reached
     line.send(describe(plan))
-    with closing(line.connection), closing(DirectAgents(plan.task.target, mpi=False)) as agents:
+    with closing(line.connection), closing(DirectAgents(plan.task.target, mpi=False, guard=guard)) as agents:
         return _Follower(plan, secret, line, agents, asked).run()
 
 

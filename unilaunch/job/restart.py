@@ -48,12 +48,14 @@ def launch_attended(
         UnilaunchError: It cannot be started.
     """
     plan = prepare(task, environ)
+    if guard and not isinstance(plan.mpirun, DirectStart):
+        guard.close()
     with noting_signals(asked := Asked(), to_the_end=True):
         if plan.task.spec.nnodes > 1:
             from unilaunch.job.nodes import follow, leads
 
             if not leads(plan.task.spec):
-                return LaunchResult(follow(plan, environ, asked), (), None, plan.task.spec.output_dir, None)
+                return LaunchResult(follow(plan, environ, asked, guard), (), None, plan.task.spec.output_dir, None)
         return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None, guard=guard))
 
 
@@ -117,7 +119,7 @@ def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAge
     if plan.task.spec.nnodes > 1:
         from unilaunch.job.nodes import Leader, StartSecret
 
-        return Leader(plan, StartSecret(plan.task.spec, environ), caller.asked)
+        return Leader(plan, StartSecret(plan.task.spec, environ), caller.asked, caller.guard)
     mpi = isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi
     return DirectAgents(plan.task.target, mpi=mpi, guard=caller.guard)
 
