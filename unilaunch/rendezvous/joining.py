@@ -84,7 +84,7 @@ def _connect(found: LauncherInfo, peers: tcp.TcpPeers, thread_level: str) -> mpi
 def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
     """Return the board of this attempt; None if the ranks can only use MPI. The arguments are those of `join`."""
     if MONITOR in environ and _is_reachable(environ[MONITOR], found):
-        from unilaunch.rendezvous.launch_board import LaunchBoard
+        from unilaunch.rendezvous.board import LaunchBoard
 
         return LaunchBoard(found, environ[MONITOR], attempt_of(environ))
     if found.mpi and found.store is Store.PMIX and (libmpi := mpi.find_libmpi(environ)):

@@ -32,10 +32,10 @@ from unilaunch.errors import EnvironmentMismatchError, PeerLostError, Rendezvous
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.overriding import override
-from unilaunch.rendezvous import launch_board, tcp
-from unilaunch.rendezvous.board import Board, Meeting, PublicBoard
+from unilaunch.rendezvous import board as boards
+from unilaunch.rendezvous import tcp
+from unilaunch.rendezvous.board import Board, LaunchBoard, Meeting, PublicBoard
 from unilaunch.rendezvous.joining import find_board
-from unilaunch.rendezvous.launch_board import LaunchBoard
 from unilaunch.rendezvous.secret_file import FileBoard, find_folder
 from unilaunch.rendezvous.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rendezvous.tcp_collectives import TcpCollectives
@@ -112,7 +112,7 @@ def test_everyone_hears_everyone(size: int) -> None:
 
 def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever comes first; a caller without the start's secret gets no answer."""
-    monkeypatch.setattr(launch_board, "_PATIENCE", 2.0)
+    monkeypatch.setattr(boards, "_PATIENCE", 2.0)
     heard = listen((), several=False, host_timeout=15.0)
     ended = threading.Event()
 
