@@ -1,6 +1,6 @@
-"""How ranks and agents find and trust each other, and what they say to each other then.
+"""How the ranks of a start find and trust each other, and the peers that each then has.
 
 Begin with `joining.py`. On a board (`board.py`) rank 0 publishes its address; each kind of launcher has its own board.
-`sockets.py` accepts connections, `handshake.py` proves the secret. `tcp.py` and `mpi.py` are the peers that a rank has
-then, and `agreement.py` lets all go on, or none. `rendezvous.py` finds the address for the framework itself.
+`tcp.py` and `mpi.py` are the peers. `rendezvous.py` finds the address for the framework itself, and `reaching.py` the
+hosts that cannot connect to each other.
 """
