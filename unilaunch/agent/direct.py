@@ -27,6 +27,7 @@ from unilaunch.agent.processes import (
     children,
     hear_signals_again,
     pass_signals_on,
+    release_code,
     wake_at_end_of,
 )
 from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
@@ -76,6 +77,7 @@ def serve(words: Sequence[str], preload: Preload, work: Work) -> int:
         for descriptor in request["files"]:
             os.close(descriptor)
         _answer(connection, pid=agent)
+        release_code()
         _answer(connection, code=wait_for(agent, launch))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     os._exit(0)  # without the interpreter's end, which takes half a second once a framework is imported
