@@ -28,7 +28,7 @@ def test_a_child_of_another_user_is_left_alone() -> None:
 
 
 def test_the_pages_of_libraries_are_given_back() -> None:
-    """A process that has imported a framework would count as larger than a rank that was forked and takes the memory."""
+    """A process that has imported a framework would count as larger than a forked rank that takes the memory."""
     program = (
         "import numpy, re\n"
         "from pathlib import Path\n"
