@@ -131,8 +131,8 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
     """
     text, files = bytearray(), list[int]()
     while not text.endswith(b"\n"):
-        end = connection.recv(_PIECE, socket.MSG_PEEK).find(b"\n") + 1
-        piece, received, _, _ = socket.recv_fds(connection, end or _PIECE, 3)
+        seen = connection.recv(_PIECE, socket.MSG_PEEK)
+        piece, received, _, _ = socket.recv_fds(connection, seen.find(b"\n") + 1 or max(1, len(seen)), 3)
         if not piece:
             return {}
         text += piece
