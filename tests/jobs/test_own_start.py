@@ -60,7 +60,7 @@ def test_a_rank_that_fails_while_it_connects_over_mpi_ends_the_others(launcher: 
     """As where a firewall cuts it off: Python would finalize MPI, which waits for the others for ever."""
     (tmp_path / "early.py").write_text(
         "from unilaunch.rank import current\n"
-            "from unilaunch.rendezvous import mpi\n"
+        "from unilaunch.rendezvous import mpi\n"
         "member, connect = current.join('cpu'), mpi.MpiPeers.collectives\n"
         "def fail(peers):\n"
         "    return connect(peers) if member.world.rank else exec('raise SystemError(\"boom\")')\n"
