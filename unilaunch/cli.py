@@ -123,8 +123,8 @@ def _agent(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
     from unilaunch.agent.direct import serve
     from unilaunch.agent.preload import preload
-    from unilaunch.rank import run  # noqa: F401  (the same)
-    from unilaunch.spec import handover  # noqa: F401  (every rank needs it)
+    from unilaunch.rank import run  # noqa: F401  (every rank needs it)
+    from unilaunch.spec import handover  # noqa: F401  (the same)
 
     return serve(
         arguments[1:],
