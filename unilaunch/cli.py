@@ -122,12 +122,13 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
 def _agent(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
     from unilaunch.agent.direct import serve
-    from unilaunch.agent.preload import preload
+    from unilaunch.agent.preload import preload, preload_likely
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
     from unilaunch.spec import handover  # noqa: F401  (the same)
 
     return serve(
         arguments[1:],
+        lambda environ: preload_likely(arguments[2], environ),
         lambda environ: preload(_rank_task((), environ), environ),
         lambda args, status: _run(args, -inf, status),
     )

@@ -179,6 +179,18 @@ def test_python_itself_finds_what_the_ranks_get(tmp_path: Path) -> None:
     assert job.stdout.splitlines() == [f"0 {tmp_path / 'below'}"] * 2
 
 
+@pytest.mark.mindspore
+@pytest.mark.parametrize(("option", "is_shared"), [("", True), ("--backend mindspore", False)])
+def test_a_framework_is_imported_before_the_options_are_known(option: str, is_shared: bool, tmp_path: Path) -> None:
+    """The process above the ranks goes by the script; where the options then say otherwise, it begins again without."""
+    (tmp_path / "train.py").write_text(
+        "import os, torch\nfrom pathlib import Path\n"
+        "print('--unshared' in Path(f'/proc/{os.getppid()}/cmdline').read_text())\n"
+    )
+    job = _launch(f"-n 2 --console all --bind-to none {option} train.py", tmp_path).check()
+    assert job.stdout.splitlines() == [f"{not is_shared}"] * 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize("victim", ["launch", "guard", "agent", "rank"])
 def test_nothing_outlives_the_job(victim: str, number: signal.Signals, tmp_path: Path) -> None:

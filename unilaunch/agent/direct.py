@@ -39,33 +39,28 @@ from unilaunch.spec.mpi_programs import refuse_imports
 _FILES = 16
 #: Bytes of a request that are read at once.
 _PIECE = 1 << 16
-#: Imports the framework of ranks with this environment, and returns the variables that the import has set.
-Preload = Callable[[Mapping[str, str]], Mapping[str, str]]
+#: Imports the framework of ranks with this environment, and returns the variables that the import has set; None if each
+#: rank imports by itself.
+Preload = Callable[[Mapping[str, str]], Mapping[str, str] | None]
 #: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
 Work = Callable[[Sequence[str], Status], int]
 _SYSTEM = Path("/sys/devices/system")
 
 
-def serve(words: Sequence[str], preload: Preload, work: Work) -> int:
+def serve(words: Sequence[str], likely: Preload, preload: Preload, work: Work) -> int:
     """Start the attempts that `launch` requests, and exit when it closes the connection; return only in a rank.
 
     The first message has the ranks' environment: what this process has found differs by variables of the start.
 
     Args:
         words: The number of the connection's descriptor, and `UNSHARED` if every rank imports by itself.
+        likely: The same as *preload*, before `launch` has told the environment: a guess from the target.
         preload: See `Preload`.
         work: See `Work`.
     """
     adopt_orphans()
     connection = socket.socket(fileno=int(words[0]))
-    variables: Mapping[str, str] = {}
-    if UNSHARED not in words and (told := _receive(connection)):
-        os.environ.clear()  # noqa: TID251  (this process imports for ranks that have that environment)
-        os.environ.update(told["environ"])  # noqa: TID251
-        with suppress(Exception):  # the ranks meet the same error, and show it
-            variables = preload(told["environ"])
-        if len(list(Path("/proc/self/task").iterdir())) > 1 or children():  # a fork would not copy all of the state
-            _begin_again(connection)
+    variables = {} if UNSHARED in words else _import_once(connection, likely, preload)
     own, launch = os.getpid(), os.getppid()
     wake_at_end_of(launch)
     while request := _receive(connection):
@@ -81,6 +76,22 @@ def serve(words: Sequence[str], preload: Preload, work: Work) -> int:
         _answer(connection, code=wait_for(agent, launch))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     os._exit(0)  # without the interpreter's end, which takes half a second once a framework is imported
+
+
+def _import_once(connection: socket.socket, likely: Preload, preload: Preload) -> Mapping[str, str]:
+    """Import what the ranks need; return the variables that the import has set, or begin again without it."""
+    guessed = told = None
+    with suppress(Exception):  # the ranks meet the same error, and show it
+        guessed = likely(dict(os.environ))  # noqa: TID251  (of this process, which imports)
+    if request := _receive(connection):
+        os.environ.clear()  # noqa: TID251  (this process imports for ranks that have that environment)
+        os.environ.update(request["environ"])  # noqa: TID251
+        with suppress(Exception):
+            told = preload(request["environ"])
+        is_guess_wrong = guessed is not None and told is None
+        if is_guess_wrong or len(list(Path("/proc/self/task").iterdir())) > 1 or children():
+            _begin_again(connection)  # a fork would not copy all of the state, or copy what ranks do not need
+    return {**(guessed or {}), **(told or {})}
 
 
 def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str, str], work: Work) -> int:

@@ -4,16 +4,17 @@ import ast
 import importlib
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unilaunch.interfaces import entry_points, plugins
 from unilaunch.interfaces.backend import Backend
 from unilaunch.machine.devices import visible_devices
 from unilaunch.rank.framework_env import THREADS
 from unilaunch.rank.interpreter import uncollected
-from unilaunch.spec.target import Target
+from unilaunch.spec.target import Target, read_target
 from unilaunch.spec.task import Task
 
 if TYPE_CHECKING:
@@ -27,38 +28,58 @@ _OF_A_PROCESS = (
 _HARMLESS = {*sys.stdlib_module_names, "numpy"}
 
 
-def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]:
+def preload_likely(text: str, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Import what the ranks will most likely need, while `launch` still plans; return as `preload`.
+
+    Args:
+        text: The target, as `launch` got it.
+        environ: The process's environment.
+    """
+    models = entry_points.names(entry_points.MODELS)
+    if text in models:
+        return None
+    target = read_target(text, models)
+    return _import(_first_backend(target, plugins.usable_backends()), target, (), environ, may_use_devices=True)
+
+
+def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
     """Import on CPU the framework for all ranks; return the variables that the import has set.
 
     Every rank imports the framework by itself where a device is visible, since the state of a driver's library may not
-    survive a fork, and where a variable makes the import depend on the process.
+    survive a fork, and where a variable makes the import depend on the process. None is returned then.
 
     Args:
         task: The task of the ranks.
         environ: The process's environment.
     """
-    backend = _first_backend(task)
-    devices = task.spec.device != "cpu" and any(visible_devices(environ).values())
+    backend = task.backends[0] if task.model else _first_backend(task.target, task.backends)
+    modules = task.model.modules(backend.name) if task.model and backend else ()
+    target = None if task.model else task.target
+    return _import(backend, target, modules, environ, may_use_devices=task.spec.device != "cpu")
+
+
+def _import(
+    backend: Backend | None, target: Target | None, modules: Iterable[str], environ: Mapping[str, str],
+    *, may_use_devices: bool,
+) -> dict[str, str] | None:  # fmt: skip
+    devices = may_use_devices and any(visible_devices(environ).values())
     if not backend or devices or any(name.startswith(_OF_A_PROCESS) for name in environ):
-        return {}
+        return None
     # One thread: a thread pool does not survive a fork. After the fork each rank sets its own number of threads.
     wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}
     os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (the environment of this process)
-    if not task.model:
-        task.target.put_folder_first()
+    if target:
+        target.put_folder_first()
     before = dict(os.environ)  # noqa: TID251
     with uncollected():
-        importlib.import_module(backend.framework)
-        for module in task.model.modules(backend.name) if task.model else ():
+        for module in (backend.framework, *modules):
             importlib.import_module(module)
     return {name: value for name, value in os.environ.items() if before.get(name) != value}  # noqa: TID251
 
 
-def _first_backend(task: "Task[RunSpec]") -> Backend | None:
-    if task.model:
-        return task.backends[0]
-    frameworks = {backend.framework: backend for backend in task.backends}
-    return frameworks.get(first_import(task.target, frameworks) or "")
+def _first_backend(target: Target, backends: Iterable[Backend]) -> Backend | None:
+    frameworks = {backend.framework: backend for backend in backends}
+    return frameworks.get(first_import(target, frameworks) or "")
 
 
 def first_import(target: Target, frameworks: Collection[str]) -> str | None:
