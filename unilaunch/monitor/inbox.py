@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Self
 
-from unilaunch.connections import sockets
-from unilaunch.connections.handshake import new_secret
 from unilaunch.folder.failure import Cause, Failure, split_phase
 from unilaunch.machine import addresses
+from unilaunch.machine.connections import Door, new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Input, Message, OfAgent, OfRank, Order
@@ -49,7 +48,7 @@ class Inbox:
     def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
         self.host_timeout, self.received = host_timeout, 0
         self.selector = selectors.DefaultSelector()
-        self.door = sockets.Door(listener, secret, self.selector, self._welcome)
+        self.door = Door(listener, secret, self.selector, self._welcome)
         self.until = 0.0  # when `take` must return, in seconds of time.monotonic
         self.unread: dict[socket.socket, bytearray] = {}
         self.ranks_of: dict[socket.socket, set[int]] = {}

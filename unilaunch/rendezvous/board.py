@@ -14,11 +14,10 @@ from hashlib import sha256
 from itertools import product
 from typing import Self
 
-from unilaunch.connections import sockets
-from unilaunch.connections.handshake import new_secret
 from unilaunch.errors import RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine import addresses
+from unilaunch.machine.connections import call, new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import read_where
 from unilaunch.monitor.messages import BadMessageError, decode, encode
@@ -207,7 +206,7 @@ class LaunchBoard(Board):
     def _send(self, text: str | None) -> socket.socket | None:
         """Send where rank 0 listens, or request it with None; return the connection, or None if there is none."""
         self.close()
-        self.connection = sockets.call(self.places, self.secret, self.found.rank, _TRY)
+        self.connection = call(self.places, self.secret, self.found.rank, _TRY)
         if self.connection:
             self.connection.settimeout(_TRY)
             with suppress(OSError):

@@ -6,9 +6,9 @@ from selectors import DefaultSelector
 from socket import socket
 from typing import cast
 
-from unilaunch.connections.sockets import Calls, Door
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo, host_identity
+from unilaunch.machine.connections import Calls, Door
 from unilaunch.machine.limits import allow_files
 from unilaunch.rendezvous.board import Meeting, open_meeting
 

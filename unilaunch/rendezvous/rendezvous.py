@@ -9,7 +9,6 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from unilaunch.connections.sockets import open_socket
 from unilaunch.errors import RendezvousError
 from unilaunch.interfaces.agreement import agree
 from unilaunch.interfaces.backend import Peers, Rendezvous
@@ -24,6 +23,7 @@ from unilaunch.machine.addresses import (
     plain,
     resolve,
 )
+from unilaunch.machine.connections import open_socket
 from unilaunch.record import Record
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from selectors import DefaultSelector
 from typing import cast
 
-from unilaunch.connections import sockets
 from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.interfaces.backend import Collectives, Peers
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
+from unilaunch.machine.connections import Door, call
 from unilaunch.overriding import override
 from unilaunch.rendezvous.board import Board, Meeting, open_meeting
 
@@ -73,7 +73,7 @@ def accept_ranks(
         missing.remove(rank)
 
     with DefaultSelector() as selector:
-        door = sockets.Door(listener, secret, selector, welcome, missing)
+        door = Door(listener, secret, selector, welcome, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -95,7 +95,7 @@ def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause, unproven = 0.01, set[str]()
     while True:
         meeting = board.read()  # a launcher's store waits here for rank 0
-        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, _TRY, unproven)):
+        if meeting and (connection := call(meeting.places, meeting.secret, found.rank, _TRY, unproven)):
             return connection
         if time.monotonic() > deadline:
             break
@@ -164,7 +164,7 @@ class TcpPeers(Peers):
             deadline = time.monotonic() + _MESH  # not before: `share` waits for the slowest rank
             for rank, other in enumerate(meetings[: self.rank]):
                 left = deadline - time.monotonic()
-                connection = sockets.call(other.places, other.secret, self.rank, left)
+                connection = call(other.places, other.secret, self.rank, left)
                 if connection is None:
                     where = ", ".join(f"{address} port {port}" for address, port in other.places)
                     raise RendezvousError(f"rank {self.rank} did not reach rank {rank} at {where}")

@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from delays import is_delayed
-from unilaunch.connections import sockets
-from unilaunch.connections.handshake import WELCOME, Caller, Listener, NotProvenError, new_secret
-from unilaunch.connections.sockets import call
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.machine import connections
+from unilaunch.machine.connections import WELCOME, Caller, Listener, NotProvenError, call, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.overriding import override
 from unilaunch.rendezvous import board as boards
@@ -312,7 +311,7 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
         for _ in range(300):
             kept.enter_context(socket.create_connection(place)).sendall(b"u")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sockets, "_STRANGERS", 100)
+            patch.setattr(connections, "_STRANGERS", 100)
             accepted = pool.submit(accept_ranks, listener, {1}, secret, time.monotonic() + 10)
             true = _await(lambda: call([place], secret, 1, 5.0))
             (connection,) = accepted.result().values()
@@ -333,7 +332,7 @@ def test_strangers_leave_a_process_half_of_its_open_files() -> None:
         assert strangers.stdin
         assert strangers.stdout
         assert strangers.stdout.readline() == b"\n"
-        door = sockets.Door(listener, new_secret(), selector, lambda *_: None)
+        door = connections.Door(listener, new_secret(), selector, lambda *_: None)
         half = len(list(Path("/proc/self/fd").iterdir())) + 32  # tests before this one have left some open
         resource.setrlimit(resource.RLIMIT_NOFILE, (2 * half, before[1]))
         try:
