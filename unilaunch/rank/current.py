@@ -20,6 +20,7 @@ from unilaunch.rank.placement import Facts, place
 from unilaunch.record import Record, replace
 from unilaunch.rendezvous import group as program
 from unilaunch.rendezvous import joining, mpi, tcp
+from unilaunch.rendezvous.boards import GroupBoard
 
 #: Seconds to wait for the other ranks of a script that unilaunch has not started.
 _PATIENCE = 300.0
@@ -135,7 +136,7 @@ def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
 def _meet(found: LauncherInfo, environ: Mapping[str, str], broadcast: program.Broadcast | None) -> Peers:
     """Connect to the other ranks; over MPI if the script has initialised it already."""
     if broadcast:
-        return tcp.join(found, _PATIENCE, program.GroupBoard(found, broadcast, _PATIENCE))
+        return tcp.join(found, _PATIENCE, GroupBoard(found, broadcast, _PATIENCE))
     if found.mpi and found.size != 1:
         if mpi.is_initialized() and not mpi.is_finalized():
             return mpi.join(found, "multiple")

@@ -12,8 +12,6 @@ from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Backend, Group
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.overriding import override
-from unilaunch.rendezvous.board import StoreBoard
 
 Broadcast = Callable[[str, float], str]
 
@@ -72,21 +70,3 @@ def refuse_larger_group(rank: int, size: int) -> None:
             f"{group.title} has a group of {group.size} ranks, and this process went on as rank {rank} of {size} "
             "before the group was initialised: initialise it before ug.load and unilaunch.init()"
         )
-
-
-class GroupBoard(StoreBoard):
-    """The store of a program's group.
-
-    Args:
-        found: The launcher info, as `detect` returns it.
-        broadcast: That of the group.
-        patience: Seconds to wait for rank 0.
-    """
-
-    def __init__(self, found: LauncherInfo, broadcast: Broadcast, patience: float) -> None:
-        self.found, self.broadcast, self.patience = found, broadcast, patience
-        self.advice = f"through the store of {found.launcher}: has rank 0 ended?"
-
-    @override
-    def exchange(self, text: str) -> str:
-        return self.broadcast(text, self.patience)

@@ -6,13 +6,10 @@ from socket import gethostname
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.interfaces.agreement import agree
 from unilaunch.interfaces.backend import Collectives, Peers
-from unilaunch.interfaces.world import LauncherInfo, Store
-from unilaunch.machine.addresses import is_loopback
-from unilaunch.monitor.connection import read_where
+from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.rendezvous import mpi, tcp
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.rendezvous.board import Board, PublicBoard
-from unilaunch.spec.start_variables import KEY, MONITOR, attempt_of
+from unilaunch.rendezvous.boards import find_board
 
 #: Seconds for the ranks to reach each other over MPI, once it is initialised; as over sockets (`tcp`).
 _PATIENCE = 60.0
@@ -79,33 +76,3 @@ def _connect(found: LauncherInfo, peers: tcp.TcpPeers, thread_level: str) -> mpi
         "--mca btl_tcp_if_include NETWORK/BITS",
         RendezvousError.exit_code,
     )
-
-
-def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
-    """Return the board of this attempt; None if the ranks can only use MPI. The arguments are those of `join`."""
-    if MONITOR in environ and _is_reachable(environ[MONITOR], found):
-        from unilaunch.rendezvous.board import LaunchBoard
-
-        return LaunchBoard(found, environ[MONITOR], attempt_of(environ))
-    if found.mpi and found.store is Store.PMIX and (libmpi := mpi.find_libmpi(environ)):
-        from unilaunch.rendezvous.pmix import PmixBoard, find_library
-
-        library = find_library(libmpi)
-        return PmixBoard(found, library) if library else None
-    if found.mpi and found.store is Store.PMI and "PMI_FD" in environ:
-        from unilaunch.rendezvous.pmi import PmiBoard
-
-        return PmiBoard(found, environ)
-    if found.mpi and not (found.store is Store.FILE and mpi.find_libmpi(environ)):
-        return None
-    if insecure or KEY in environ:
-        return PublicBoard(found, environ.get(KEY, ""))
-    from unilaunch.rendezvous.secret_file import FileBoard
-
-    return FileBoard(found, environ)
-
-
-def _is_reachable(where: str, found: LauncherInfo) -> bool:
-    """Return whether all ranks can connect to `launch`: for a job on one host it accepts no other hosts."""
-    places, _, _ = read_where(where)
-    return found.one_host or not is_loopback(places[0][0])

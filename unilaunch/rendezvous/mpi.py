@@ -20,11 +20,12 @@ from unilaunch.interfaces.backend import Collectives, Exchange, Peers
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch.rendezvous.board import Board
 from unilaunch.rendezvous.tcp_collectives import groups
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from unilaunch.rendezvous.boards import Board
 
 LIBRARY = "MPI4PY_LIBMPI"
 
@@ -108,7 +109,7 @@ def _advice(found: LauncherInfo) -> str:
     return launcher.without_mpi if launcher else ""
 
 
-def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
+def join(found: LauncherInfo, thread_level: str = "serialized", board: "Board | None" = None) -> "MpiPeers":
     """Initialise MPI and return the peers over it.
 
     Args:
@@ -179,7 +180,7 @@ def library() -> str:
 class MpiPeers(Peers):
     """Agreements over MPI. The messages are JSON, never a pickle."""
 
-    def __init__(self, comm: "MPI.Intracomm", board: Board | None) -> None:
+    def __init__(self, comm: "MPI.Intracomm", board: "Board | None") -> None:
         self.comm = comm
         self.board = board
 

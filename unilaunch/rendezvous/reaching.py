@@ -10,7 +10,7 @@ from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo, host_identity
 from unilaunch.machine.connections import Calls, Door
 from unilaunch.machine.limits import allow_files
-from unilaunch.rendezvous.board import Meeting, open_meeting
+from unilaunch.rendezvous.boards import Contact, listen_for_ranks
 
 #: Seconds for all connections; where each of them succeeds, no rank waits for that long.
 _PATIENCE = 5.0
@@ -24,14 +24,14 @@ def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
 
     The first rank of each host listens at a free port, and calls every other one at all its addresses at once.
     """
-    listener, meeting = open_meeting(found)
+    listener, meeting = listen_for_ranks(found)
     told = cast("list[list[str]]", peers.share([host_identity(), meeting.text]))
     firsts = {host: rank for rank, (host, _) in reversed([*enumerate(told)])}.values()
     if found.rank not in firsts:
         listener.close()
         return []
     allow_files(_FILES * len(firsts))
-    meetings = {rank: Meeting.read(told[rank][1]) for rank in firsts if rank != found.rank}
+    meetings = {rank: Contact.parse(told[rank][1]) for rank in firsts if rank != found.rank}
     unreached, awaited = set(meetings), set(meetings)
 
     def reach(rank: int, connection: socket) -> None:

@@ -19,7 +19,7 @@ from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.machine.connections import Door, call
 from unilaunch.overriding import override
-from unilaunch.rendezvous.board import Board, Meeting, open_meeting
+from unilaunch.rendezvous.boards import Board, Contact, listen_for_ranks
 
 _SIZE = struct.Struct("!Q")
 #: Most bytes of one rank's value; rank 0's answer holds the values of all ranks.
@@ -94,7 +94,7 @@ def accept_ranks(
 def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause, unproven = 0.01, set[str]()
     while True:
-        meeting = board.read()  # a launcher's store waits here for rank 0
+        meeting = board.find()  # a launcher's store waits here for rank 0
         if meeting and (connection := call(meeting.places, meeting.secret, found.rank, _TRY, unproven)):
             return connection
         if time.monotonic() > deadline:
@@ -158,9 +158,9 @@ class TcpPeers(Peers):
 
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
         """Connect every two ranks: the higher rank connects to the lower rank, which has its own secret."""
-        listener, meeting = open_meeting(self.found)
+        listener, meeting = listen_for_ranks(self.found)
         with listener:
-            meetings = [Meeting.read(str(text)) for text in self.share(meeting.text)]
+            meetings = [Contact.parse(str(text)) for text in self.share(meeting.text)]
             deadline = time.monotonic() + _MESH  # not before: `share` waits for the slowest rank
             for rank, other in enumerate(meetings[: self.rank]):
                 left = deadline - time.monotonic()

@@ -11,7 +11,7 @@ from typing_extensions import override
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.rendezvous import reaching
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.rendezvous.board import Meeting, open_meeting
+from unilaunch.rendezvous.boards import Contact, listen_for_ranks
 
 HOSTS = ["node 1", "node 1", "node 2"]  # a name and the number of a boot, of three ranks
 
@@ -36,9 +36,9 @@ def test_hosts_of_the_same_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None
     """The second one listens where nobody can call it. Of a host with two ranks the first one looks."""
     own = threading.local()
 
-    def open_here(found: LauncherInfo) -> tuple[socket, Meeting]:
-        listener, meeting = open_meeting(found)
-        return listener, Meeting([("127.0.0.1", 1)], meeting.secret) if found.rank == 2 else meeting
+    def open_here(found: LauncherInfo) -> tuple[socket, Contact]:
+        listener, contact = listen_for_ranks(found)
+        return listener, Contact([("127.0.0.1", 1)], contact.secret) if found.rank == 2 else contact
 
     def look(rank: int) -> list[int]:
         own.rank = rank
@@ -46,7 +46,7 @@ def test_hosts_of_the_same_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None
         return reaching.find_unreached(_Together(rank), found)
 
     monkeypatch.setattr(reaching, "_PATIENCE", 1.0)
-    monkeypatch.setattr(reaching, "open_meeting", open_here)
+    monkeypatch.setattr(reaching, "listen_for_ranks", open_here)
     monkeypatch.setattr(reaching, "host_identity", lambda: HOSTS[own.rank])
     with ThreadPoolExecutor(3) as ranks:
         assert [*ranks.map(look, range(3))] == [[2], [], []]

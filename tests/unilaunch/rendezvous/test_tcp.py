@@ -31,11 +31,9 @@ from unilaunch.machine import connections
 from unilaunch.machine.connections import WELCOME, Caller, Listener, NotProvenError, call, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.overriding import override
-from unilaunch.rendezvous import board as boards
-from unilaunch.rendezvous import tcp
-from unilaunch.rendezvous.board import Board, LaunchBoard, Meeting, PublicBoard
-from unilaunch.rendezvous.joining import find_board
-from unilaunch.rendezvous.secret_file import FileBoard, find_folder
+from unilaunch.rendezvous import boards, tcp
+from unilaunch.rendezvous.boards import Board, Contact, FileBoard, LaunchBoard, PublicBoard, find_board
+from unilaunch.rendezvous.secret_file import find_folder
 from unilaunch.rendezvous.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rendezvous.tcp_collectives import TcpCollectives
 from unilaunch.spec.start_variables import MONITOR
@@ -132,7 +130,7 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
             stranger = heard.where.replace(heard.secret.hex(), new_secret().hex())
             for where, told in ((heard.where, True), (stranger, False)):
                 with closing(LaunchBoard(_found(1, 3, ""), where)) as board:
-                    assert bool(board.read()) == told
+                    assert bool(board.find()) == told
         finally:
             ended.set()
         watching.result()
@@ -143,12 +141,12 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
 def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:
     """It knows of this host only, and a resource manager placed ranks on others: they meet as under a bare mpirun."""
     one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1, rank_0_hosts=("node0",))
-    boards = {}
+    kinds = {}
     for name, found in {"several": two_hosts, "one": one_host}.items():
         for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
             board = find_board(found, {MONITOR: where}, insecure=True)
-            boards[name, where.partition(" ")[0]] = type(board)
-    assert boards == {
+            kinds[name, where.partition(" ")[0]] = type(board)
+    assert kinds == {
         ("several", "127.0.0.1"): PublicBoard, ("several", "10.0.0.1,127.0.0.1"): LaunchBoard,
         ("one", "127.0.0.1"): LaunchBoard, ("one", "10.0.0.1,127.0.0.1"): LaunchBoard,
     }  # fmt: skip
@@ -166,7 +164,7 @@ def test_strangers_delay_nobody_and_are_not_let_in() -> None:
         found = [_found(rank, 2, run_id) for rank in range(2)]
         with ThreadPoolExecutor(2) as pool, ExitStack() as kept:
             first = pool.submit(join, found[0], 20.0, _board(found[0]))
-            meeting = _await(lambda: _board(found[1]).read())
+            meeting = _await(lambda: _board(found[1]).find())
             if strangers:
                 for _ in range(strangers):
                     kept.enter_context(socket.create_connection(meeting.places[0]))
@@ -258,14 +256,14 @@ def test_a_rank_of_an_earlier_start_is_refused() -> None:
     old = _found(0, 2, run_id)
     board = _board(old)
     listener, _ = board.post()
-    stale = _board(_found(1, 2, run_id)).read()
+    stale = _board(_found(1, 2, run_id)).find()
     assert stale
     listener.close()
     assert _on_ranks(2, lambda peers: peers.share(1), run_id) == [[1, 1]] * 2
     again = _found(0, 2, run_id)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(join, again, 20.0, _board(again))
-        new = _await(_board(_found(1, 2, run_id)).read)
+        new = _await(_board(_found(1, 2, run_id)).find)
         assert call(new.places, stale.secret, 1, 2.0) is None
         true = _found(1, 2, run_id)
         with closing_all(join(true, 20.0, _board(true))) as one, closing_all(waiting.result()) as zero:
@@ -357,7 +355,7 @@ def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
         with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
             file = Path(folder, "boot_id")
             file.write_text(boot)
-            patch.setattr("unilaunch.rendezvous.secret_file.BOOT_ID", file)
+            patch.setattr("unilaunch.rendezvous.boards.BOOT_ID", file)
             far = replace(several, rank_0_hosts=("node0",))
             names += [FileBoard(found, os.environ).name for found in (one_host, far)]  # noqa: TID251
     assert names[0] != names[2]
@@ -472,7 +470,7 @@ def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: P
     found = _found(1, 2, uuid4().hex)
     board = FileBoard(found, {"XDG_CACHE_HOME": str(cache.parents[1])})
     file = cache / board.name
-    text = Meeting([("127.0.0.1", 1)], new_secret()).text
+    text = Contact([("127.0.0.1", 1)], new_secret()).text
     file.write_text({"huge": text + "," * 5000, "nonsense": "x"}.get(fault, text))
     file.chmod({"readable": 0o644, "readable by the group": 0o640, "writable by the group": 0o620}.get(fault, 0o600))
     if fault == "another user's":
@@ -480,7 +478,7 @@ def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: P
     elif fault == "a link":
         file.rename(cache / "elsewhere")
         file.symlink_to(cache / "elsewhere")
-    assert board.read() is None
+    assert board.find() is None
     file.unlink()
     (cache / "elsewhere").unlink(missing_ok=True)
 
@@ -650,8 +648,8 @@ def test_an_address_that_is_translated_on_the_way_is_named(monkeypatch: pytest.M
             self.advice = ""
 
         @override
-        def read(self) -> Meeting:
-            return Meeting([outer_place], secret)
+        def find(self) -> Contact:
+            return Contact([outer_place], secret)
 
     def accept() -> None:
         with suppress(RendezvousError):
