@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError
-from unilaunch.interfaces.backend import Collectives, Exchange, Peers
+from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch.rendezvous.tcp_collectives import groups
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -34,8 +34,7 @@ from unilaunch.overriding import override
 from unilaunch.rendezvous import boards, tcp
 from unilaunch.rendezvous.boards import Board, Contact, FileBoard, LaunchBoard, PublicBoard, find_board
 from unilaunch.rendezvous.secret_file import find_folder
-from unilaunch.rendezvous.tcp import TcpPeers, accept_ranks, join
-from unilaunch.rendezvous.tcp_collectives import TcpCollectives
+from unilaunch.rendezvous.tcp import TcpCollectives, TcpPeers, accept_ranks, join
 from unilaunch.spec.start_variables import MONITOR
 
 T = TypeVar("T")
