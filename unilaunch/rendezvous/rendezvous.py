@@ -1,18 +1,25 @@
-"""The rendezvous: an address of rank 0 that every rank reached, a port that rank 0 holds, and each rank's interface."""
+"""How the ranks of a start find each other: the path from the launcher info to peers, and to the framework's address.
+
+`join` connects the ranks on a board, over TCP; over MPI only if the launcher has no store that can be used. `join_mpi`
+and `data_path` initialise MPI for a model or a script. `find_unreached` finds hosts that cannot connect to each other.
+`meet` finds the address for the framework itself: one of rank 0 that every rank reached, a port that rank 0 holds, and
+each rank's interface.
+"""
 
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from unilaunch.errors import RendezvousError
+from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.interfaces.agreement import agree
-from unilaunch.interfaces.backend import Peers, Rendezvous
-from unilaunch.interfaces.world import World
+from unilaunch.interfaces.backend import Collectives, Peers, Rendezvous
+from unilaunch.interfaces.world import LauncherInfo, World, host_identity
 from unilaunch.json_value import JsonValue
 from unilaunch.machine.addresses import (
     interface_addresses,
@@ -23,17 +30,130 @@ from unilaunch.machine.addresses import (
     plain,
     resolve,
 )
-from unilaunch.machine.connections import open_socket
+from unilaunch.machine.connections import Calls, Door, open_socket
+from unilaunch.machine.limits import allow_files
 from unilaunch.record import Record
+from unilaunch.rendezvous import mpi, tcp
+from unilaunch.rendezvous.alone import Alone
+from unilaunch.rendezvous.boards import Contact, find_board, listen_for_ranks
 
 if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec
 
-PATIENCE = 2.0  # seconds for a rank to try all addresses, and for its tokens to arrive
+#: Seconds for the ranks to reach each other over MPI, once it is initialised; as over sockets (`tcp`).
+_MPI_PATIENCE = 60.0
+#: Seconds for hosts to connect to each other; where each connection succeeds, no rank waits for that long.
+_REACH_PATIENCE = 5.0
+_REACH_TICK = 0.2
+#: Open files for each other host: a connection to each of its addresses, and the one from it.
+_FILES = 8
+#: Seconds for a rank to try all addresses of rank 0, and for its tokens to arrive.
+TRIAL_PATIENCE = 2.0
+_TRIAL_TICK = 0.01  # seconds until a rank 0 that hears nothing looks whether all have arrived
 _TOKEN_SIZE = 16
-_TICK = 0.01  # seconds until a rank that hears nothing looks whether all have arrived
 #: What a rank reports for each address that has answered: the token, and this host's interface towards it.
 _Sent = Mapping[str, tuple[str, str | None]]
+
+
+def join(
+    found: LauncherInfo, environ: Mapping[str, str], patience: float, *, insecure: bool, thread_level: str
+) -> Peers:
+    """Connect to the other ranks over sockets; over MPI only if the launcher's store cannot be used.
+
+    Args:
+        found: The launcher info.
+        environ: The process's environment.
+        patience: Seconds to wait for the other ranks. They count from this rank's start; with the launcher's store,
+            which waits without a limit, they count from the moment at which rank 0 listens.
+        insecure: Under a launcher without a store, connect without a secret.
+        thread_level: MPI's thread level, if the ranks connect over MPI; as `mpi4py.rc.thread_level`.
+
+    Raises:
+        UnilaunchError: The ranks cannot connect.
+    """
+    if found.size == 1:
+        return Alone()
+    board = find_board(found, environ, insecure=insecure)
+    return tcp.join(found, patience, board) if board else mpi.join(found, thread_level)
+
+
+def join_mpi(found: LauncherInfo, peers: Peers) -> Peers:
+    """Return the ranks' peers over MPI, if the launcher supports it: for a model's data path.
+
+    Raises:
+        UnilaunchError: MPI cannot be used, or the ranks do not reach each other over it.
+    """
+    if isinstance(peers, tcp.TcpPeers) and found.mpi:
+        joined = _connect(found, peers, "serialized")
+        peers.disconnect()
+        return joined
+    return peers
+
+
+def data_path(found: LauncherInfo, peers: Peers) -> Collectives:
+    """Return a script's collectives on host arrays: over MPI if the launcher supports it, otherwise over sockets.
+
+    All ranks must call this. *peers* can still be used afterwards.
+    """
+    if isinstance(peers, tcp.TcpPeers) and found.mpi and all(peers.share(mpi.can_be_used())):
+        return _connect(found, peers, "multiple").collectives()
+    return peers.collectives()
+
+
+def _connect(found: LauncherInfo, peers: tcp.TcpPeers, thread_level: str) -> mpi.MpiPeers:
+    """Return the peers over MPI; if the ranks do not reach each other over it, raise an error with the reason."""
+    joined = mpi.join(found, thread_level, peers.board)
+    if found.one_host or all(peers.share(joined.reaches_all(_MPI_PATIENCE))):
+        return joined
+    hosts = peers.share(socket.gethostname())
+    others = ", ".join(dict.fromkeys(str(hosts[rank]) for rank in find_unreached(peers, found)))
+    fix = "let every two hosts connect at every port of net.ipv4.ip_local_port_range (firewall, security group)"
+    agree(peers, RendezvousError(f"no TCP connection to {others}: {fix}") if others else None)
+    raise RefusedTogetherError(
+        f"the ranks do not reach each other over MPI within {_MPI_PATIENCE:g} s: name the network between the hosts: "
+        "--mca btl_tcp_if_include NETWORK/BITS",
+        RendezvousError.exit_code,
+    )
+
+
+def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
+    """Return the ranks of other hosts to which this one cannot connect. All ranks must call it.
+
+    The first rank of each host listens at a free port, and calls every other one at all its addresses at once.
+    """
+    listener, meeting = listen_for_ranks(found)
+    told = cast("list[list[str]]", peers.share([host_identity(), meeting.text]))
+    firsts = {host: rank for rank, (host, _) in reversed([*enumerate(told)])}.values()
+    if found.rank not in firsts:
+        listener.close()
+        return []
+    allow_files(_FILES * len(firsts))
+    meetings = {rank: Contact.parse(told[rank][1]) for rank in firsts if rank != found.rank}
+    unreached, awaited = set(meetings), set(meetings)
+
+    def reach(rank: int, connection: socket.socket) -> None:
+        unreached.remove(rank)
+        connection.close()
+
+    def welcome(connection: socket.socket, rank: int) -> None:
+        awaited.remove(rank)
+        connection.close()
+
+    with DefaultSelector() as selector:
+        door = Door(listener, meeting.secret, selector, welcome, awaited)
+        calls = [
+            Calls(other.places, other.secret, found.rank, selector, partial(reach, rank))
+            for rank, other in meetings.items()
+        ]
+        until = time.monotonic() + _REACH_PATIENCE
+        while (unreached or awaited) and time.monotonic() < until:
+            for key, _ in selector.select(_REACH_TICK):
+                key.data()
+            door.tick()
+        door.close()
+        for one in calls:
+            one.close()
+    return sorted(unreached)
 
 
 def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
@@ -117,7 +237,7 @@ class _Trial(Record):
 @contextmanager
 def _trials(addresses: Sequence[str], port: int) -> Iterator[dict[str, _Trial]]:
     """Connect to all addresses at once, send a token to each that answers, and disconnect at the end of the block."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TRIAL_PATIENCE
     trials: dict[str, _Trial] = {}
     with DefaultSelector() as selector, ExitStack() as kept:
         for called in addresses:
@@ -171,8 +291,8 @@ class _Ear:
         self.listener.setblocking(True)
 
     def hear(self, sent: Sequence[_Sent]) -> dict[str, str]:
-        """Wait at most `PATIENCE` seconds for all tokens; return the address at which each of them has arrived."""
-        self.until = time.monotonic() + PATIENCE
+        """Wait for all tokens, but not without end; return the address at which each of them has arrived."""
+        self.until = time.monotonic() + TRIAL_PATIENCE
         self.expected = expected = {token for trials in sent for token, _ in trials.values()}
         self.thread.join()
         return {token: address for token, address in self.arrived.items() if token in expected}
@@ -183,7 +303,7 @@ class _Ear:
             selector.register(self.listener, EVENT_READ)
             while time.monotonic() < self.until:  # strangers may call without end
                 complete = self.expected is not None and self.expected <= self.arrived.keys()
-                ready = selector.select(0 if complete else _TICK)
+                ready = selector.select(0 if complete else _TRIAL_TICK)
                 if complete and not ready:
                     break
                 for key, _ in ready:

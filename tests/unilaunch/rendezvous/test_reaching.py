@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.rendezvous import reaching
+from unilaunch.rendezvous import rendezvous
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.boards import Contact, listen_for_ranks
 
@@ -43,10 +43,10 @@ def test_hosts_of_the_same_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None
     def look(rank: int) -> list[int]:
         own.rank = rank
         found = LauncherInfo("test", rank, 3, None, None, "run", {}, mpi=False, rank_0_hosts=("127.0.0.1",))
-        return reaching.find_unreached(_Together(rank), found)
+        return rendezvous.find_unreached(_Together(rank), found)
 
-    monkeypatch.setattr(reaching, "_PATIENCE", 1.0)
-    monkeypatch.setattr(reaching, "listen_for_ranks", open_here)
-    monkeypatch.setattr(reaching, "host_identity", lambda: HOSTS[own.rank])
+    monkeypatch.setattr(rendezvous, "_REACH_PATIENCE", 1.0)
+    monkeypatch.setattr(rendezvous, "listen_for_ranks", open_here)
+    monkeypatch.setattr(rendezvous, "host_identity", lambda: HOSTS[own.rank])
     with ThreadPoolExecutor(3) as ranks:
         assert [*ranks.map(look, range(3))] == [[2], [], []]

@@ -138,7 +138,7 @@ def test_an_interface_that_cannot_be_told_is_said() -> None:
 @pytest.mark.timed
 def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither silent ones nor loud ones; they are sent away. A busy machine makes single tries slower, never faster."""
-    monkeypatch.setattr(rendezvous, "PATIENCE", 20.0)
+    monkeypatch.setattr(rendezvous, "TRIAL_PATIENCE", 20.0)
 
     def seconds() -> float:
         with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, ExitStack() as kept:
@@ -175,7 +175,7 @@ def test_the_trials_connections_are_not_in_the_queue() -> None:
 
 def test_more_ranks_meet_than_the_kernel_keeps_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older kernels keep 128 connections for a process that does not accept them; here it is 8."""
-    monkeypatch.setattr(rendezvous, "PATIENCE", 8.0)
+    monkeypatch.setattr(rendezvous, "TRIAL_PATIENCE", 8.0)
     queue = socket.create_server(("127.0.0.1", 0), backlog=8)
     monkeypatch.setattr(rendezvous, "listen", lambda *_, **__: queue)
     for meeting in _meet(RunSpec(master_addr="127.0.0.1"), num_hosts=2, size=24):
