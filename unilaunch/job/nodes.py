@@ -35,7 +35,7 @@ from unilaunch.json_value import JsonValue
 from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Request
 from unilaunch.machine import addresses
-from unilaunch.machine.connections import Door, call
+from unilaunch.machine.connections import Acceptor, call
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import BadMessageError, Message
@@ -222,7 +222,7 @@ class Leader(DirectAgents):
             ) from None
         self._secret, known = secret, secret.make()  # once it listens: the secret of another job's node 0 stays
         self.key = _derive(known, self._nonce)
-        self._door = Door(listener, _derive(known, "node"), self.selector, self._welcome, self._missing)
+        self._acceptor = Acceptor(listener, _derive(known, "node"), self.selector, self._welcome, self._missing)
 
     @override
     def start(
@@ -250,7 +250,7 @@ class Leader(DirectAgents):
         for line in self.nodes.values():
             line.send(messages.Leave(self.exit_code))
             line.connection.close()
-        self._door.close()
+        self._acceptor.close()
         self.selector.close()
         self._secret.remove()
         super().close()
@@ -259,7 +259,7 @@ class Leader(DirectAgents):
         """Wait at most *patience* seconds for callers and messages, and read those that are there."""
         for key, _ in self.selector.select(patience):
             key.data()
-        self._door.tick()
+        self._acceptor.tick()
 
     def _gather(self) -> None:
         """Wait until every node is there.
@@ -278,7 +278,7 @@ class Leader(DirectAgents):
                 told = True
                 say(f"node 0 waits at {self._where} for {_named(self._missing)}")
             self.look(_TICK)
-            for address in self._door.refused - refused:
+            for address in self._acceptor.refused - refused:
                 refused.add(address)
                 say(f"a process at {address} calls node 0 with another {SECRET}")
 

@@ -30,7 +30,7 @@ from unilaunch.machine.addresses import (
     plain,
     resolve,
 )
-from unilaunch.machine.connections import Calls, Door, open_socket
+from unilaunch.machine.connections import Acceptor, Calls, open_socket
 from unilaunch.machine.limits import allow_files
 from unilaunch.record import Record
 from unilaunch.rendezvous import mpi, tcp
@@ -140,7 +140,7 @@ def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
         connection.close()
 
     with DefaultSelector() as selector:
-        door = Door(listener, meeting.secret, selector, welcome, awaited)
+        acceptor = Acceptor(listener, meeting.secret, selector, welcome, awaited)
         calls = [
             Calls(other.places, other.secret, found.rank, selector, partial(reach, rank))
             for rank, other in meetings.items()
@@ -149,8 +149,8 @@ def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
         while (unreached or awaited) and time.monotonic() < until:
             for key, _ in selector.select(_REACH_TICK):
                 key.data()
-            door.tick()
-        door.close()
+            acceptor.tick()
+        acceptor.close()
         for one in calls:
             one.close()
     return sorted(unreached)

@@ -22,7 +22,7 @@ from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
-from unilaunch.machine.connections import Door, call
+from unilaunch.machine.connections import Acceptor, call
 from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.rendezvous.boards import Board, Contact, listen_for_ranks
@@ -84,7 +84,7 @@ def accept_ranks(
         missing.remove(rank)
 
     with DefaultSelector() as selector:
-        door = Door(listener, secret, selector, welcome, missing)
+        acceptor = Acceptor(listener, secret, selector, welcome, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -96,9 +96,9 @@ def accept_ranks(
                     )
                 for key, _ in selector.select(min(left, _TICK)):
                     key.data()
-                door.tick()
+                acceptor.tick()
         finally:
-            door.close()
+            acceptor.close()
     return connections
 
 

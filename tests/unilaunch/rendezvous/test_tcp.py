@@ -239,7 +239,7 @@ def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
         for connection in calls:
             caller = Caller(secret, f"{address} {port}", 1)
             connection.sendall(caller.hello)
-            proofs.append(caller.prove(connection.recv(64, socket.MSG_WAITALL)))
+            proofs.append(caller.feed(connection.recv(64, socket.MSG_WAITALL)))
         for connection, proof in zip(calls, proofs, strict=True):
             connection.sendall(proof)
             welcomes.append(connection.recv(1))
@@ -308,7 +308,7 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
         for _ in range(300):
             kept.enter_context(socket.create_connection(place)).sendall(b"u")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connections, "_STRANGERS", 100)
+            patch.setattr(connections, "_UNPROVEN", 100)
             accepted = pool.submit(accept_ranks, listener, {1}, secret, time.monotonic() + 10)
             true = _await(lambda: call([place], secret, 1, 5.0))
             (connection,) = accepted.result().values()
@@ -329,17 +329,17 @@ def test_strangers_leave_a_process_half_of_its_open_files() -> None:
         assert strangers.stdin
         assert strangers.stdout
         assert strangers.stdout.readline() == b"\n"
-        door = connections.Door(listener, new_secret(), selector, lambda *_: None)
+        acceptor = connections.Acceptor(listener, new_secret(), selector, lambda *_: None)
         half = len(list(Path("/proc/self/fd").iterdir())) + 32  # tests before this one have left some open
         resource.setrlimit(resource.RLIMIT_NOFILE, (2 * half, before[1]))
         try:
             for _ in range(800):
                 for key, _ in selector.select(0):
                     key.data()
-            assert len(door.strangers) == half
+            assert len(acceptor.callers) == half
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        door.close()
+        acceptor.close()
         strangers.stdin.close()
 
 
@@ -415,7 +415,7 @@ def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None
     """It reads 76 bytes of it at most."""
     greeting, read = Listener(new_secret(), "here 1"), 0
     with suppress(NotProvenError):
-        for piece in pieces:
+        for piece in filter(None, pieces):
             data = piece[: greeting.wanted]
             read += len(data)
             greeting.feed(data)
@@ -428,7 +428,7 @@ def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
     """So a false rank 0 cannot pass a caller's proof on."""
     secret = new_secret()
     listener, caller = Listener(secret, "here 1"), Caller(secret, "here 1", 3)
-    proof = caller.prove(listener.feed(caller.hello))
+    proof = caller.feed(listener.feed(caller.hello))
     listener.feed(proof)
     assert listener.identity == 3
     other = {
@@ -439,7 +439,7 @@ def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
     answer = listener.feed(caller.hello)
     other.challenge = caller.challenge
     with pytest.raises(NotProvenError):
-        other.prove(answer)
+        other.feed(answer)
 
 
 @pytest.mark.parametrize("fault", [STRANGER, "writable", "a link"])
