@@ -40,13 +40,13 @@ def detect(environ: Mapping[str, str]) -> tuple[LauncherInfo, Broadcast | None]:
     """
     group = program_group()
     try:
-        found = launchers.detect(environ)
+        info = launchers.detect(environ)
     except EnvironmentMismatchError:
         if group is None:
             raise
     else:
-        if group is None or not 0 < found.size < group.size:
-            return found, None
+        if group is None or not 0 < info.size < group.size:
+            return info, None
     if group.broadcast is None:
         raise EnvironmentMismatchError(
             f"{group.title} has a group of {group.size} ranks, and no launcher says so: start them with a launcher "

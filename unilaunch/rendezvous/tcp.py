@@ -1,7 +1,7 @@
-"""The ranks' agreements over sockets: each rank has one connection, to rank 0.
+"""The ranks' peers over TCP, before MPI is initialised and under launchers without MPI.
 
-So the ranks can agree before MPI is initialised, and under launchers without MPI. Each rank reads rank 0's address and
-the secret of this attempt from a board.
+For agreements each rank has one connection, to rank 0, whose address and secret it reads from a board. For collectives
+on host arrays every two ranks are connected.
 """
 
 import json
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import iadd
 from selectors import DefaultSelector
-from time import perf_counter
 from typing import Any, cast
 
 from unilaunch.errors import PeerLostError, RendezvousError
@@ -41,11 +40,11 @@ _FEW = 4
 _PAIR = 2
 
 
-def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
+def join(info: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
     """Connect the ranks and return the peers.
 
     Args:
-        found: The launcher info.
+        info: The launcher info.
         patience: Seconds to wait for the other ranks.
         board: Where they find rank 0.
 
@@ -53,13 +52,13 @@ def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
         RendezvousError: Some ranks did not connect in time.
     """
     try:
-        if found.rank:
-            return TcpPeers(found, {0: _reach(found, board, time.monotonic() + patience)}, board)
+        if info.rank:
+            return TcpPeers(info, {0: _reach(info, board, time.monotonic() + patience)}, board)
         listener, secret = board.post()
         with listener:
             deadline = time.monotonic() + patience
-            connections = accept_ranks(listener, set(range(1, found.size)), secret, deadline)
-        return TcpPeers(found, connections, board)
+            connections = accept_ranks(listener, set(range(1, info.size)), secret, deadline)
+        return TcpPeers(info, connections, board)
     except BaseException:
         board.finish()
         raise
@@ -78,13 +77,13 @@ def accept_ranks(
     connections: dict[int, socket.socket] = {}
     missing = set(expected)
 
-    def welcome(connection: socket.socket, rank: int) -> None:
+    def accept(connection: socket.socket, rank: int) -> None:
         connection.setblocking(True)
         connections[rank] = connection
         missing.remove(rank)
 
     with DefaultSelector() as selector:
-        acceptor = Acceptor(listener, secret, selector, welcome, missing)
+        acceptor = Acceptor(listener, secret, selector, accept, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -102,11 +101,11 @@ def accept_ranks(
     return connections
 
 
-def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
+def _reach(info: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause, unproven = 0.01, set[str]()
     while True:
-        meeting = board.find()  # a launcher's store waits here for rank 0
-        if meeting and (connection := call(meeting.places, meeting.secret, found.rank, _TRY, unproven)):
+        contact = board.find()  # a launcher's store waits here for rank 0
+        if contact and (connection := call(contact.places, contact.secret, info.rank, _TRY, unproven)):
             return connection
         if time.monotonic() > deadline:
             break
@@ -114,13 +113,13 @@ def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
         pause = min(2 * pause, 0.2)
     if unproven:
         raise RendezvousError(
-            f"rank {found.rank} did not find rank 0 of {found.launcher}'s job: what answers at "
+            f"rank {info.rank} did not find rank 0 of {info.launcher}'s job: what answers at "
             f"{', '.join(sorted(unproven))} is not of this job: another program has that port, or the "
             "address is translated on the way (NAT), which unilaunch does not support: let the hosts reach each other "
             "at their own addresses"
         )
     raise RendezvousError(
-        f"rank {found.rank} did not find rank 0 of {found.launcher}'s job {board.advice} --timeout gives it longer"
+        f"rank {info.rank} did not find rank 0 of {info.launcher}'s job {board.advice} --timeout gives it longer"
     )
 
 
@@ -128,13 +127,13 @@ class TcpPeers(Peers):
     """Agreements over the connections to rank 0. The messages are JSON, never a pickle.
 
     Args:
-        found: The launcher info.
+        info: The launcher info.
         connections: On rank 0, the connections to every other rank; on the others, the connection to rank 0.
         board: Where the ranks found rank 0.
     """
 
-    def __init__(self, found: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
-        self.found, self.rank, self.size = found, found.rank, found.size
+    def __init__(self, info: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
+        self.info, self.rank, self.size = info, info.rank, info.size
         self.connections = connections
         self.board = board
 
@@ -152,7 +151,7 @@ class TcpPeers(Peers):
 
     @override
     def collectives(self) -> Collectives:
-        own_processor = (self.found.local_size or self.size) <= (os.cpu_count() or 1)
+        own_processor = (self.info.local_size or self.size) <= (os.cpu_count() or 1)
         return TcpCollectives(self.rank, dict(self._mesh()), _SPIN if own_processor else 0.0)
 
     @override
@@ -167,11 +166,11 @@ class TcpPeers(Peers):
 
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
         """Connect every two ranks: the higher rank connects to the lower rank, which has its own secret."""
-        listener, meeting = listen_for_ranks(self.found)
+        listener, contact = listen_for_ranks(self.info)
         with listener:
-            meetings = [Contact.parse(str(text)) for text in self.share(meeting.text)]
+            contacts = [Contact.parse(str(text)) for text in self.share(contact.text)]
             deadline = time.monotonic() + _MESH  # not before: `share` waits for the slowest rank
-            for rank, other in enumerate(meetings[: self.rank]):
+            for rank, other in enumerate(contacts[: self.rank]):
                 left = deadline - time.monotonic()
                 connection = call(other.places, other.secret, self.rank, left)
                 if connection is None:
@@ -179,7 +178,7 @@ class TcpPeers(Peers):
                     raise RendezvousError(f"rank {self.rank} did not reach rank {rank} at {where}")
                 yield rank, connection
             higher = set(range(self.rank + 1, self.size))
-            yield from accept_ranks(listener, higher, meeting.secret, deadline).items()
+            yield from accept_ranks(listener, higher, contact.secret, deadline).items()
 
 
 def _read_values(message: bytes) -> list[JsonValue]:
@@ -322,8 +321,8 @@ class TcpCollectives(Collectives):
         """Send and receive as much as the sockets allow, in the order of the requests; *block*: wait for a socket."""
         if self._try() or not block:
             return
-        until = perf_counter() + self.spin
-        while perf_counter() < until:
+        until = time.perf_counter() + self.spin
+        while time.perf_counter() < until:
             if self._try():
                 return
         poll = select.poll()

@@ -45,7 +45,7 @@ def test_hosts_of_the_same_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None
         found = LauncherInfo("test", rank, 3, None, None, "run", {}, mpi=False, rank_0_hosts=("127.0.0.1",))
         return rendezvous.find_unreached(_Together(rank), found)
 
-    monkeypatch.setattr(rendezvous, "_REACH_PATIENCE", 1.0)
+    monkeypatch.setattr(rendezvous, "_HOST_PATIENCE", 1.0)
     monkeypatch.setattr(rendezvous, "listen_for_ranks", open_here)
     monkeypatch.setattr(rendezvous, "host_identity", lambda: HOSTS[own.rank])
     with ThreadPoolExecutor(3) as ranks:

@@ -16,9 +16,10 @@ from delays import TRIES
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.interfaces.backend import Rendezvous
 from unilaunch.interfaces.world import World
+from unilaunch.machine import addresses
 from unilaunch.rendezvous import rendezvous
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.rendezvous.rendezvous import _choose, _Ear, meet
+from unilaunch.rendezvous.rendezvous import _Arrivals, _choose, meet
 from unilaunch.spec.run_spec import RunSpec
 
 
@@ -138,7 +139,7 @@ def test_an_interface_that_cannot_be_told_is_said() -> None:
 @pytest.mark.timed
 def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither silent ones nor loud ones; they are sent away. A busy machine makes single tries slower, never faster."""
-    monkeypatch.setattr(rendezvous, "TRIAL_PATIENCE", 20.0)
+    monkeypatch.setattr(rendezvous, "_TRIAL_PATIENCE", 20.0)
 
     def seconds() -> float:
         with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, ExitStack() as kept:
@@ -147,8 +148,8 @@ def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> 
             token = bytes(range(16))
             kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
             began = time.monotonic()
-            with _Ear(listener) as ear:
-                assert ear.hear([{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
+            with _Arrivals(listener) as arrivals:
+                assert arrivals.wait([{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
             return time.monotonic() - began
 
     assert any(seconds() < 0.1 for _ in range(TRIES))
@@ -175,9 +176,9 @@ def test_the_trials_connections_are_not_in_the_queue() -> None:
 
 def test_more_ranks_meet_than_the_kernel_keeps_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older kernels keep 128 connections for a process that does not accept them; here it is 8."""
-    monkeypatch.setattr(rendezvous, "TRIAL_PATIENCE", 8.0)
+    monkeypatch.setattr(rendezvous, "_TRIAL_PATIENCE", 8.0)
     queue = socket.create_server(("127.0.0.1", 0), backlog=8)
-    monkeypatch.setattr(rendezvous, "listen", lambda *_, **__: queue)
+    monkeypatch.setattr(addresses, "listen", lambda *_, **__: queue)
     for meeting in _meet(RunSpec(master_addr="127.0.0.1"), num_hosts=2, size=24):
         assert isinstance(meeting, Rendezvous), meeting
     queue.close()
