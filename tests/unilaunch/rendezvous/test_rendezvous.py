@@ -1,7 +1,8 @@
-"""Where is rank 0: two ranks that meet over the loopback."""
+"""Where is rank 0: ranks that meet over the loopback. A real firewall between hosts is in tests/cluster."""
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,11 @@ from typing_extensions import override
 from delays import TRIES
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.interfaces.backend import Rendezvous
-from unilaunch.interfaces.world import World
+from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.machine import addresses
 from unilaunch.rendezvous import rendezvous
 from unilaunch.rendezvous.alone import Alone
+from unilaunch.rendezvous.boards import Contact, listen_for_ranks
 from unilaunch.rendezvous.rendezvous import _Arrivals, _choose, meet
 from unilaunch.spec.run_spec import RunSpec
 
@@ -182,3 +184,42 @@ def test_more_ranks_meet_than_the_kernel_keeps_waiting(monkeypatch: pytest.Monke
     for meeting in _meet(RunSpec(master_addr="127.0.0.1"), num_hosts=2, size=24):
         assert isinstance(meeting, Rendezvous), meeting
     queue.close()
+
+
+HOSTS = ["node 1", "node 1", "node 2"]  # a name and the number of a boot, of three ranks
+
+
+class _Together(Alone):
+    """The ranks' peers, as threads of one process."""
+
+    told: list[JsonValue] = [None] * len(HOSTS)
+    met = threading.Barrier(len(HOSTS), timeout=20)
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        self.told[self.rank] = value
+        self.met.wait()
+        return [*self.told]
+
+
+def test_hosts_of_the_same_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one listens where nobody can call it. Of a host with two ranks the first one looks."""
+    own = threading.local()
+
+    def open_here(info: LauncherInfo) -> tuple[socket.socket, Contact]:
+        listener, contact = listen_for_ranks(info)
+        return listener, Contact([("127.0.0.1", 1)], contact.secret) if info.rank == 2 else contact
+
+    def look(rank: int) -> list[int]:
+        own.rank = rank
+        info = LauncherInfo("test", rank, 3, None, None, "run", {}, mpi=False, rank_0_hosts=("127.0.0.1",))
+        return rendezvous.find_unreached(_Together(rank), info)
+
+    monkeypatch.setattr(rendezvous, "_HOST_PATIENCE", 1.0)
+    monkeypatch.setattr(rendezvous, "listen_for_ranks", open_here)
+    monkeypatch.setattr(rendezvous, "host_identity", lambda: HOSTS[own.rank])
+    with ThreadPoolExecutor(3) as ranks:
+        assert [*ranks.map(look, range(3))] == [[2], [], []]
