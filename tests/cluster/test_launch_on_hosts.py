@@ -140,7 +140,9 @@ def test_a_host_that_is_lost_while_mpirun_logs_in_is_named(
 
 def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """All ranks find rank 0; over MPI two of them would wait for each other, with Open MPI 4 for ever."""
-    (tmp_path / "sitecustomize.py").write_text("from unilaunch.rendezvous import joining\njoining._PATIENCE = 2.0\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from unilaunch.rendezvous import rendezvous\nrendezvous._MPI_PATIENCE = 2.0\n"
+    )
     environ = {"PYTHONPATH": f"{tmp_path}:{NUMPY['PYTHONPATH']}"}
     options = ["--hostfile", str(cluster.hostfile([1, 1, 1], tmp_path)), "--mpirun", str(mpirun)]
     line = [*LAUNCH, *options, "--epochs", "1", "--data-dir", "data", "--backend", "numpy"]

@@ -128,16 +128,15 @@ def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., N
         environ: The process's environment.
         note: Tells the doctor to which ranks this one cannot connect.
     """
-    from unilaunch.rendezvous import joining, mpi
-    from unilaunch.rendezvous.reaching import find_unreached
+    from unilaunch.rendezvous import mpi, rendezvous
     from unilaunch.spec.run_spec import RunSpec
 
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251
-    peers = joining.join(found, environ, RunSpec().timeout, insecure=False, thread_level="serialized")
+    peers = rendezvous.join(found, environ, RunSpec().timeout, insecure=False, thread_level="serialized")
     note(unreached=[])
-    unreached: list[JsonValue] = [*find_unreached(peers, found)]
+    unreached: list[JsonValue] = [*rendezvous.find_unreached(peers, found)]
     note(unreached=unreached)
-    return None if any(peers.share(unreached)) else joining.join_mpi(found, peers)
+    return None if any(peers.share(unreached)) else rendezvous.join_mpi(found, peers)
 
 
 def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:

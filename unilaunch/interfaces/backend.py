@@ -1,7 +1,7 @@
 """The interfaces of a framework and of a transport: `Backend`, `Collectives`, `Peers`. The core uses nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from socket import socket
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -51,6 +51,15 @@ class Collectives(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called this."""
+
+
+def groups(rows: Any, counts: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """Give the ranks that send or receive rows, each with its own of *rows*: for those who implement `exchange`."""
+    start = 0
+    for rank, count in enumerate(counts):
+        if count:
+            yield rank, rows[start : start + count]
+        start += count
 
 
 class Peers(ABC):

@@ -1,7 +1,7 @@
 """A direct start on several nodes: the same line is typed on each, and `launch` on node 0 is the monitor of the job.
 
 The others call node 0 at --master-addr and --master-port. Both ends prove that they know the secret of the start
-(`unilaunch.connections.handshake`); it is never sent. Then messages go both ways:
+(`unilaunch.machine.connections`); it is never sent. Then messages go both ways:
 
     node K -> node 0    Join         what was typed there
     node 0 -> node K    Begin        start the ranks of an attempt, and how their agent reaches the monitor
@@ -24,7 +24,6 @@ from functools import partial
 from hashlib import sha256
 from selectors import EVENT_READ, DefaultSelector
 
-from unilaunch.connections import sockets
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
 from unilaunch.job.direct import DirectAgents
 from unilaunch.job.guard import Guard
@@ -36,6 +35,7 @@ from unilaunch.json_value import JsonValue
 from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Request
 from unilaunch.machine import addresses
+from unilaunch.machine.connections import Acceptor, call
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import BadMessageError, Message
@@ -222,7 +222,7 @@ class Leader(DirectAgents):
             ) from None
         self._secret, known = secret, secret.make()  # once it listens: the secret of another job's node 0 stays
         self.key = _derive(known, self._nonce)
-        self._door = sockets.Door(listener, _derive(known, "node"), self.selector, self._welcome, self._missing)
+        self._acceptor = Acceptor(listener, _derive(known, "node"), self.selector, self._welcome, self._missing)
 
     @override
     def start(
@@ -250,7 +250,7 @@ class Leader(DirectAgents):
         for line in self.nodes.values():
             line.send(messages.Leave(self.exit_code))
             line.connection.close()
-        self._door.close()
+        self._acceptor.close()
         self.selector.close()
         self._secret.remove()
         super().close()
@@ -259,7 +259,7 @@ class Leader(DirectAgents):
         """Wait at most *patience* seconds for callers and messages, and read those that are there."""
         for key, _ in self.selector.select(patience):
             key.data()
-        self._door.tick()
+        self._acceptor.tick()
 
     def _gather(self) -> None:
         """Wait until every node is there.
@@ -278,7 +278,7 @@ class Leader(DirectAgents):
                 told = True
                 say(f"node 0 waits at {self._where} for {_named(self._missing)}")
             self.look(_TICK)
-            for address in self._door.refused - refused:
+            for address in self._acceptor.refused - refused:
                 refused.add(address)
                 say(f"a process at {address} calls node 0 with another {SECRET}")
 
@@ -477,7 +477,7 @@ def _reach(plan: Plan, secret: StartSecret, asked: Asked) -> tuple[_Line, bytes]
         refusing: set[str] = set()
         places = [(one, port) for name in address.split(",") for one in addresses.resolve(name)]
         known = secret.find()
-        if known and (connection := sockets.call(places, _derive(known, "node"), free[0], _TRY, refusing)):
+        if known and (connection := call(places, _derive(known, "node"), free[0], _TRY, refusing)):
             return _Line(connection, 0, spec.host_timeout), known
         if refusing and len(free) > 1:  # another node has come as this one
             del free[0]

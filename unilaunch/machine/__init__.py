@@ -1,1 +1,1 @@
-"""What this machine has, and allows: devices, processors, cgroups, open files, addresses, variables that stay here."""
+"""What this machine has, and allows: devices, processors, cgroups, open files, addresses, connections, variables."""

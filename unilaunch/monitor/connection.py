@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
-from unilaunch.connections.sockets import Calls
 from unilaunch.errors import RendezvousError
+from unilaunch.machine.connections import Calls
 from unilaunch.machine.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
 

@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Self
 
-from unilaunch.connections import sockets
-from unilaunch.connections.handshake import new_secret
 from unilaunch.folder.failure import Cause, Failure, split_phase
 from unilaunch.machine import addresses
+from unilaunch.machine.connections import Acceptor, new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Input, Message, OfAgent, OfRank, Order
@@ -49,7 +48,7 @@ class Inbox:
     def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
         self.host_timeout, self.received = host_timeout, 0
         self.selector = selectors.DefaultSelector()
-        self.door = sockets.Door(listener, secret, self.selector, self._welcome)
+        self.acceptor = Acceptor(listener, secret, self.selector, self._welcome)
         self.until = 0.0  # when `take` must return, in seconds of time.monotonic
         self.unread: dict[socket.socket, bytearray] = {}
         self.ranks_of: dict[socket.socket, set[int]] = {}
@@ -89,7 +88,7 @@ class Inbox:
             for key, _ in ready:
                 key.data()
             ready = self.selector.select(0) if time.monotonic() < self.until else []
-        self.door.tick()
+        self.acceptor.tick()
 
     @contextmanager
     def awake_at(self, descriptor: int) -> Iterator[None]:
@@ -137,7 +136,7 @@ class Inbox:
         """Close all sockets."""
         for connection in self.unread:
             connection.close()
-        self.door.close()
+        self.acceptor.close()
         self.selector.close()
 
     def forget(self) -> None:

@@ -2,7 +2,7 @@
 
 On the wire a message is one line of JSON: [rank, name, {field: value}]. Orders and meetings have the attempt in place
 of the rank: how often the job was started before. The version of the protocol is part of the handshake
-(`unilaunch.connections.handshake`). Nothing that arrives is executed.
+(`unilaunch.machine.connections`). Nothing that arrives is executed.
 """
 
 import json

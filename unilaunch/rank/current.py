@@ -19,7 +19,8 @@ from unilaunch.rank.identity import complete, count
 from unilaunch.rank.placement import Facts, place
 from unilaunch.record import Record, replace
 from unilaunch.rendezvous import group as program
-from unilaunch.rendezvous import joining, mpi, tcp
+from unilaunch.rendezvous import mpi, rendezvous, tcp
+from unilaunch.rendezvous.boards import GroupBoard
 
 #: Seconds to wait for the other ranks of a script that unilaunch has not started.
 _PATIENCE = 300.0
@@ -61,7 +62,7 @@ class Member(Record):
         """
         found = replace(self.launcher_info or launchers.detect(self.environ), size=self.world.size)
         try:
-            return joining.data_path(found, self.peers)
+            return rendezvous.data_path(found, self.peers)
         finally:
             if not self.supervised and mpi.is_initialized():
                 _abort_when_failed()
@@ -135,12 +136,12 @@ def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
 def _meet(found: LauncherInfo, environ: Mapping[str, str], broadcast: program.Broadcast | None) -> Peers:
     """Connect to the other ranks; over MPI if the script has initialised it already."""
     if broadcast:
-        return tcp.join(found, _PATIENCE, program.GroupBoard(found, broadcast, _PATIENCE))
+        return tcp.join(found, _PATIENCE, GroupBoard(found, broadcast, _PATIENCE))
     if found.mpi and found.size != 1:
         if mpi.is_initialized() and not mpi.is_finalized():
             return mpi.join(found, "multiple")
         os.environ.update(mpi.variables(found, environ))  # noqa: TID251  (written once, before MPI reads it)
-    return joining.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
+    return rendezvous.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
 
 
 def _abort_when_failed() -> None:

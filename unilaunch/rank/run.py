@@ -23,7 +23,7 @@ from unilaunch.rank.work import work
 from unilaunch.record import replace
 from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.rendezvous.joining import join, join_mpi
+from unilaunch.rendezvous.rendezvous import join, join_mpi
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.service_variables import describe_services
 from unilaunch.spec.start_variables import KEY, MONITOR, SPEC, attempt_of

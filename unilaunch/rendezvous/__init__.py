@@ -1,6 +1,6 @@
 """How the ranks of a start find and trust each other, and the peers that each then has.
 
-Begin with `joining.py`. On a board (`board.py`) rank 0 publishes its address; each kind of launcher has its own board.
-`tcp.py` and `mpi.py` are the peers. `rendezvous.py` finds the address for the framework itself, and `reaching.py` the
-hosts that cannot connect to each other.
+Begin with `rendezvous.py`. On a board (`boards.py`) rank 0 publishes its address; each kind of launcher has its own.
+`tcp.py` and `mpi.py` are the peers, `alone.py` those of a single rank; `group.py` finds ranks that a program has
+connected itself.
 """

@@ -12,8 +12,6 @@ from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Backend, Group
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.overriding import override
-from unilaunch.rendezvous.board import StoreBoard
 
 Broadcast = Callable[[str, float], str]
 
@@ -42,13 +40,13 @@ def detect(environ: Mapping[str, str]) -> tuple[LauncherInfo, Broadcast | None]:
     """
     group = program_group()
     try:
-        found = launchers.detect(environ)
+        info = launchers.detect(environ)
     except EnvironmentMismatchError:
         if group is None:
             raise
     else:
-        if group is None or not 0 < found.size < group.size:
-            return found, None
+        if group is None or not 0 < info.size < group.size:
+            return info, None
     if group.broadcast is None:
         raise EnvironmentMismatchError(
             f"{group.title} has a group of {group.size} ranks, and no launcher says so: start them with a launcher "
@@ -72,21 +70,3 @@ def refuse_larger_group(rank: int, size: int) -> None:
             f"{group.title} has a group of {group.size} ranks, and this process went on as rank {rank} of {size} "
             "before the group was initialised: initialise it before ug.load and unilaunch.init()"
         )
-
-
-class GroupBoard(StoreBoard):
-    """The store of a program's group.
-
-    Args:
-        found: The launcher info, as `detect` returns it.
-        broadcast: That of the group.
-        patience: Seconds to wait for rank 0.
-    """
-
-    def __init__(self, found: LauncherInfo, broadcast: Broadcast, patience: float) -> None:
-        self.found, self.broadcast, self.patience = found, broadcast, patience
-        self.advice = f"through the store of {found.launcher}: has rank 0 ended?"
-
-    @override
-    def exchange(self, text: str) -> str:
-        return self.broadcast(text, self.patience)

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError
-from unilaunch.interfaces.backend import Collectives, Exchange, Peers
+from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch.rendezvous.board import Board
-from unilaunch.rendezvous.tcp_collectives import groups
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from unilaunch.rendezvous.boards import Board
+
 LIBRARY = "MPI4PY_LIBMPI"
 
 
-def variables(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]:
+def variables(info: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables to set before MPI is initialised, without those that the user exported.
 
     They are the launcher's variables, and the path of the libmpi of the mpirun that started this rank. Otherwise the
@@ -38,7 +38,7 @@ def variables(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]
     daemon = launchers.find_daemon()
     library = daemon.find_library() if daemon and LIBRARY not in environ else None
     chosen = {LIBRARY: str(library)} if library else {}
-    return chosen | launchers.known()[found.name].mpi_variables(found, daemon, environ)
+    return chosen | launchers.known()[info.name].mpi_variables(info, daemon, environ)
 
 
 def find_libmpi(environ: Mapping[str, str]) -> Path | None:
@@ -83,7 +83,7 @@ def _ask_mpi(function: str) -> bool:
     return False
 
 
-def check(found: LauncherInfo) -> None:
+def check(info: LauncherInfo) -> None:
     """Raise an error if mpi4py is missing, before MPI is loaded.
 
     Raises:
@@ -92,27 +92,27 @@ def check(found: LauncherInfo) -> None:
     try:
         import mpi4py  # noqa: F401  (the package itself does not load MPI)
     except ImportError as error:
-        raise _cannot_be_loaded(found, error) from None
+        raise _cannot_be_loaded(info, error) from None
 
 
-def _cannot_be_loaded(found: LauncherInfo, error: Exception) -> EnvironmentMismatchError:
+def _cannot_be_loaded(info: LauncherInfo, error: Exception) -> EnvironmentMismatchError:
     usual = "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
     return EnvironmentMismatchError(
-        f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
-        + "; ".join(filter(None, (usual, _advice(found))))
+        f"{info.launcher} started {info.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
+        + "; ".join(filter(None, (usual, _advice(info))))
     )
 
 
-def _advice(found: LauncherInfo) -> str:
-    launcher = launchers.known().get(found.name)
+def _advice(info: LauncherInfo) -> str:
+    launcher = launchers.known().get(info.name)
     return launcher.without_mpi if launcher else ""
 
 
-def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
+def join(info: LauncherInfo, thread_level: str = "serialized", board: "Board | None" = None) -> "MpiPeers":
     """Initialise MPI and return the peers over it.
 
     Args:
-        found: The launcher info.
+        info: The launcher info.
         thread_level: As `mpi4py.rc.thread_level`.
         board: The board on which the ranks found each other before, if any.
 
@@ -125,17 +125,17 @@ def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | N
         mpi4py.rc.thread_level = thread_level
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise _cannot_be_loaded(found, error) from None
+        raise _cannot_be_loaded(info, error) from None
     signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI 5 has replaced the handler
     comm = MPI.COMM_WORLD
-    if (comm.rank, comm.size) != (found.rank, found.size or comm.size):
+    if (comm.rank, comm.size) != (info.rank, info.size or comm.size):
         usual = (
             "either the variables are left over from an earlier run (unset OMPI_COMM_WORLD_*), or mpirun and libmpi do "
             f"not belong together (set {LIBRARY} to the libmpi.so of this mpirun)"
         )
         raise EnvironmentMismatchError(
-            f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library()}) says rank {comm.rank} of "
-            f"{comm.size}: {_advice(found) or usual}"
+            f"{info.launcher} says rank {info.rank} of {info.size}, and MPI ({library()}) says rank {comm.rank} of "
+            f"{comm.size}: {_advice(info) or usual}"
         )
     return MpiPeers(comm, board)
 
@@ -179,7 +179,7 @@ def library() -> str:
 class MpiPeers(Peers):
     """Agreements over MPI. The messages are JSON, never a pickle."""
 
-    def __init__(self, comm: "MPI.Intracomm", board: Board | None) -> None:
+    def __init__(self, comm: "MPI.Intracomm", board: "Board | None") -> None:
         self.comm = comm
         self.board = board
 

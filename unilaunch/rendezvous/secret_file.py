@@ -1,4 +1,4 @@
-"""A board for launchers without a store: a file that only this user can read or write.
+"""A file that only this user can read or write: where ranks, or nodes, share a secret without a launcher's store.
 
 The file is in the user's cache folder, which the hosts of a cluster usually share. For a job on one host it may also be
 in the user's runtime folder, or in a folder of the user below the temporary files. A folder is used only if it belongs
@@ -7,19 +7,13 @@ another user could have made or changed is ignored.
 """
 
 import os
-import socket
 import stat
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 
-from unilaunch.errors import EnvironmentMismatchError, RendezvousError
-from unilaunch.interfaces.world import BOOT_ID, LauncherInfo
-from unilaunch.overriding import override
-from unilaunch.rendezvous.board import Board, Meeting, open_meeting
+from unilaunch.errors import EnvironmentMismatchError
 
 _LARGEST = 4096  # bytes of a file
 _OLD = 24 * 3600.0  # seconds after which a file belongs to an attempt that was killed
@@ -78,56 +72,6 @@ class PrivateFile:
                 os.unlink(self.name, dir_fd=folder)
 
 
-class FileBoard(Board):
-    """The file of one attempt.
-
-    Args:
-        found: The launcher info; the file's name contains the run's name.
-        environ: The process's environment.
-
-    Raises:
-        EnvironmentMismatchError: There is no folder in which only this user can write.
-    """
-
-    def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
-        self.found = found
-        # Jobs on different hosts can have the same name (torchrun-none-127.0.0.1-29500), and so can jobs in different
-        # containers with their own process numbers (prterun-box-7@1). Hosts and containers can share a home folder.
-        servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
-        start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if found.one_host else [])])
-        self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
-        self.folder = find_folder(environ, one_host=found.one_host)
-        self._file = PrivateFile(self.folder, self.name)
-        self.advice = (
-            f"through a file in {self.folder}: was rank 0 started, and do all hosts of the job share that folder? "
-            "XDG_CACHE_HOME names another one"
-        )
-
-    @override
-    def post(self) -> tuple[socket.socket, bytes]:
-        listener, meeting = open_meeting(self.found)
-        try:
-            self._file.write(meeting.text)
-        except OSError as error:
-            listener.close()
-            raise RendezvousError(
-                f"{self.folder}: rank 0 cannot write there what the other ranks need to find it: {error.strerror}: "
-                "make room, or set XDG_CACHE_HOME to a folder that all hosts see"
-            ) from None
-        return listener, meeting.secret
-
-    @override
-    def read(self) -> Meeting | None:
-        with suppress(ValueError):
-            if text := self._file.read():
-                return Meeting.read(text)
-        return None
-
-    @override
-    def close(self) -> None:
-        self._file.remove()
-
-
 def find_folder(environ: Mapping[str, str], *, one_host: bool) -> Path:
     """Return the folder for such files; make it if it does not exist.
 
@@ -164,7 +108,9 @@ def _candidates(environ: Mapping[str, str], *, one_host: bool) -> Iterator[Path]
     if one_host:
         if environ.get("XDG_RUNTIME_DIR"):
             yield Path(environ["XDG_RUNTIME_DIR"], "unilaunch")
-        yield Path(tempfile.gettempdir(), f"unilaunch-{os.geteuid()}")
+        from tempfile import gettempdir  # rarely needed, and it imports much
+
+        yield Path(gettempdir(), f"unilaunch-{os.geteuid()}")
 
 
 @contextmanager

@@ -1,25 +1,30 @@
-"""The ranks' agreements over sockets: each rank has one connection, to rank 0.
+"""The ranks' peers over TCP, before MPI is initialised and under launchers without MPI.
 
-So the ranks can agree before MPI is initialised, and under launchers without MPI. Each rank reads rank 0's address and
-the secret of this attempt from a board.
+For agreements each rank has one connection, to rank 0, whose address and secret it reads from a board. For collectives
+on host arrays every two ranks are connected.
 """
 
 import json
 import os
+import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import iadd
 from selectors import DefaultSelector
-from typing import cast
+from typing import Any, cast
 
-from unilaunch.connections import sockets
 from unilaunch.errors import PeerLostError, RendezvousError
-from unilaunch.interfaces.backend import Collectives, Peers
+from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
+from unilaunch.machine.connections import Acceptor, call
 from unilaunch.overriding import override
-from unilaunch.rendezvous.board import Board, Meeting, open_meeting
+from unilaunch.record import Record
+from unilaunch.rendezvous.boards import Board, Contact, listen_for_ranks
 
 _SIZE = struct.Struct("!Q")
 #: Most bytes of one rank's value; rank 0's answer holds the values of all ranks.
@@ -28,13 +33,18 @@ _TRY = 5.0  # seconds for one try to reach rank 0
 _TICK = 0.2
 _MESH = 60.0  # seconds in which every two ranks connect, once all ranks have come
 _SPIN = 0.0001  # seconds for which a rank that has a processor for itself looks for a message before it sleeps
+#: Bytes of a large array.
+_LARGE = 1 << 16
+#: Of so many ranks each adds a small array by itself.
+_FEW = 4
+_PAIR = 2
 
 
-def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
+def join(info: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
     """Connect the ranks and return the peers.
 
     Args:
-        found: The launcher info.
+        info: The launcher info.
         patience: Seconds to wait for the other ranks.
         board: Where they find rank 0.
 
@@ -42,13 +52,13 @@ def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
         RendezvousError: Some ranks did not connect in time.
     """
     try:
-        if found.rank:
-            return TcpPeers(found, {0: _reach(found, board, time.monotonic() + patience)}, board)
+        if info.rank:
+            return TcpPeers(info, {0: _reach(info, board, time.monotonic() + patience)}, board)
         listener, secret = board.post()
         with listener:
             deadline = time.monotonic() + patience
-            connections = accept_ranks(listener, set(range(1, found.size)), secret, deadline)
-        return TcpPeers(found, connections, board)
+            connections = accept_ranks(listener, set(range(1, info.size)), secret, deadline)
+        return TcpPeers(info, connections, board)
     except BaseException:
         board.finish()
         raise
@@ -67,13 +77,13 @@ def accept_ranks(
     connections: dict[int, socket.socket] = {}
     missing = set(expected)
 
-    def welcome(connection: socket.socket, rank: int) -> None:
+    def accept(connection: socket.socket, rank: int) -> None:
         connection.setblocking(True)
         connections[rank] = connection
         missing.remove(rank)
 
     with DefaultSelector() as selector:
-        door = sockets.Door(listener, secret, selector, welcome, missing)
+        acceptor = Acceptor(listener, secret, selector, accept, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -85,17 +95,17 @@ def accept_ranks(
                     )
                 for key, _ in selector.select(min(left, _TICK)):
                     key.data()
-                door.tick()
+                acceptor.tick()
         finally:
-            door.close()
+            acceptor.close()
     return connections
 
 
-def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
+def _reach(info: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause, unproven = 0.01, set[str]()
     while True:
-        meeting = board.read()  # a launcher's store waits here for rank 0
-        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, _TRY, unproven)):
+        contact = board.find()  # a launcher's store waits here for rank 0
+        if contact and (connection := call(contact.places, contact.secret, info.rank, _TRY, unproven)):
             return connection
         if time.monotonic() > deadline:
             break
@@ -103,13 +113,13 @@ def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
         pause = min(2 * pause, 0.2)
     if unproven:
         raise RendezvousError(
-            f"rank {found.rank} did not find rank 0 of {found.launcher}'s job: what answers at "
+            f"rank {info.rank} did not find rank 0 of {info.launcher}'s job: what answers at "
             f"{', '.join(sorted(unproven))} is not of this job: another program has that port, or the "
             "address is translated on the way (NAT), which unilaunch does not support: let the hosts reach each other "
             "at their own addresses"
         )
     raise RendezvousError(
-        f"rank {found.rank} did not find rank 0 of {found.launcher}'s job {board.advice} --timeout gives it longer"
+        f"rank {info.rank} did not find rank 0 of {info.launcher}'s job {board.advice} --timeout gives it longer"
     )
 
 
@@ -117,13 +127,13 @@ class TcpPeers(Peers):
     """Agreements over the connections to rank 0. The messages are JSON, never a pickle.
 
     Args:
-        found: The launcher info.
+        info: The launcher info.
         connections: On rank 0, the connections to every other rank; on the others, the connection to rank 0.
         board: Where the ranks found rank 0.
     """
 
-    def __init__(self, found: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
-        self.found, self.rank, self.size = found, found.rank, found.size
+    def __init__(self, info: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
+        self.info, self.rank, self.size = info, info.rank, info.size
         self.connections = connections
         self.board = board
 
@@ -141,9 +151,7 @@ class TcpPeers(Peers):
 
     @override
     def collectives(self) -> Collectives:
-        from unilaunch.rendezvous.tcp_collectives import TcpCollectives
-
-        own_processor = (self.found.local_size or self.size) <= (os.cpu_count() or 1)
+        own_processor = (self.info.local_size or self.size) <= (os.cpu_count() or 1)
         return TcpCollectives(self.rank, dict(self._mesh()), _SPIN if own_processor else 0.0)
 
     @override
@@ -158,19 +166,19 @@ class TcpPeers(Peers):
 
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
         """Connect every two ranks: the higher rank connects to the lower rank, which has its own secret."""
-        listener, meeting = open_meeting(self.found)
+        listener, contact = listen_for_ranks(self.info)
         with listener:
-            meetings = [Meeting.read(str(text)) for text in self.share(meeting.text)]
+            contacts = [Contact.parse(str(text)) for text in self.share(contact.text)]
             deadline = time.monotonic() + _MESH  # not before: `share` waits for the slowest rank
-            for rank, other in enumerate(meetings[: self.rank]):
+            for rank, other in enumerate(contacts[: self.rank]):
                 left = deadline - time.monotonic()
-                connection = sockets.call(other.places, other.secret, self.rank, left)
+                connection = call(other.places, other.secret, self.rank, left)
                 if connection is None:
                     where = ", ".join(f"{address} port {port}" for address, port in other.places)
                     raise RendezvousError(f"rank {self.rank} did not reach rank {rank} at {where}")
                 yield rank, connection
             higher = set(range(self.rank + 1, self.size))
-            yield from accept_ranks(listener, higher, meeting.secret, deadline).items()
+            yield from accept_ranks(listener, higher, contact.secret, deadline).items()
 
 
 def _read_values(message: bytes) -> list[JsonValue]:
@@ -210,3 +218,179 @@ def _read(connection: socket.socket, size: int) -> bytes:
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
+
+
+class _Piece(Record, frozen=False):
+    """Bytes in transit: a view of the caller's array; the first *done* bytes have been transferred."""
+
+    view: memoryview
+    done: int = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.view) - self.done
+
+
+class TcpCollectives(Collectives):
+    """Collectives on contiguous host arrays, sent from and received into the arrays themselves.
+
+    Args:
+        rank: This rank.
+        connections: The connection to every other rank.
+        spin: For how many seconds a rank that waits looks at its sockets again and again before it sleeps: to be woken
+            takes some ten microseconds.
+    """
+
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket], spin: float = 0.0) -> None:
+        self.rank, self.size, self.spin = rank, len(connections) + 1, spin
+        self.connections = connections
+        self.sending: dict[int, deque[_Piece]] = {other: deque() for other in connections}
+        self.receiving: dict[int, deque[_Piece]] = {other: deque() for other in connections}
+        for connection in connections.values():
+            connection.setblocking(False)
+
+    @override
+    def all_reduce(self, buffer: Any) -> None:
+        """Add the ranks' arrays. Each sum is made in the order of the ranks: all get the same bits, in every run.
+
+        Of a large array each rank adds a slice, and sends the others the sums ("reduce-scatter, then all-gather":
+        Thakur, Rabenseifner and Gropp, 2005); of a small one each of a few ranks adds all, and of many ranks rank 0.
+        """
+        if buffer.nbytes >= _LARGE and self.size > _PAIR:
+            flat, size = buffer.reshape(-1), self.size
+            slices = [flat[flat.size * part // size : flat.size * (part + 1) // size] for part in range(size)]
+            self._add(slices[self.rank], slices)
+            sums = [piece for other in self.connections for piece in self._send(slices[self.rank], other)]
+            self._wait([*sums, *(piece for other in self.connections for piece in self._receive(slices[other], other))])
+        elif self.size <= _FEW:
+            self._add(buffer, [buffer] * self.size)
+        elif self.rank:
+            self._wait([*self._send(buffer, 0), *self._receive(buffer, 0)])
+        else:
+            self._add(buffer, [buffer.reshape(-1)[:0]] * self.size)
+            self._wait([piece for other in self.connections for piece in self._send(buffer, other)])
+
+    def _add(self, own: Any, parts: Sequence[Any]) -> None:
+        """Add to *own* the same part of the other ranks' arrays, and send each rank its part of this rank's array."""
+        theirs = {rank: own.copy() for rank in self.connections}
+        sent = [piece for rank in self.connections for piece in self._send(parts[rank], rank)]
+        self._wait([*sent, *(piece for rank, rows in theirs.items() for piece in self._receive(rows, rank))])
+        own[...] = reduce(iadd, (theirs.get(rank, own) for rank in range(self.size)))
+
+    @override
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        pieces: list[_Piece] = []
+        for rank, rows in groups(send, send_counts):
+            if rank == self.rank:
+                next(theirs for other, theirs in groups(receive, receive_counts) if other == rank)[...] = rows
+            else:
+                pieces += self._send(rows, rank)
+        for rank, rows in groups(receive, receive_counts):
+            if rank != self.rank:
+                pieces += self._receive(rows, rank)
+        self.move(block=False)
+        return _TcpExchange(self, pieces)
+
+    @override
+    def broadcast(self, buffer: Any, root: int) -> None:
+        if self.rank == root:
+            self._wait([piece for other in self.connections for piece in self._send(buffer, other)])
+        else:
+            self._wait(self._receive(buffer, root))
+
+    @override
+    def barrier(self) -> None:
+        word = bytearray(1)
+        if self.rank:
+            self._wait([*self._send(word, 0), *self._receive(word, 0)])
+            return
+        self._wait([piece for other in self.connections for piece in self._receive(bytearray(1), other)])
+        self._wait([piece for other in self.connections for piece in self._send(word, other)])
+
+    def _send(self, buffer: Any, rank: int) -> list[_Piece]:
+        return _queue(self.sending[rank], buffer)
+
+    def _receive(self, buffer: Any, rank: int) -> list[_Piece]:
+        return _queue(self.receiving[rank], buffer)
+
+    def _wait(self, pieces: Sequence[_Piece]) -> None:
+        while any(piece.left for piece in pieces):
+            self.move(block=True)
+
+    def move(self, *, block: bool) -> None:
+        """Send and receive as much as the sockets allow, in the order of the requests; *block*: wait for a socket."""
+        if self._try() or not block:
+            return
+        until = time.perf_counter() + self.spin
+        while time.perf_counter() < until:
+            if self._try():
+                return
+        poll = select.poll()
+        for other, connection in self.connections.items():
+            events = select.POLLIN * bool(self.receiving[other]) | select.POLLOUT * bool(self.sending[other])
+            if events:
+                poll.register(connection, events)
+        poll.poll()
+        self._try()
+
+    def _try(self) -> bool:
+        """Send and receive what the sockets allow now; return whether that was something."""
+        moved = False
+        for other in self.connections:
+            try:
+                moved |= self._push(other)
+                moved |= self._pull(other)
+            except OSError:
+                raise PeerLostError(f"rank {other} is lost, and the job ends: its own log says why") from None
+        return moved
+
+    def _push(self, rank: int) -> bool:
+        queue, moved = self.sending[rank], False
+        while queue:
+            try:
+                queue[0].done += self.connections[rank].send(queue[0].view[queue[0].done :])
+            except BlockingIOError:
+                break
+            moved = True
+            if not queue[0].left:
+                queue.popleft()
+        return moved
+
+    def _pull(self, rank: int) -> bool:
+        queue, moved = self.receiving[rank], False
+        while queue:
+            try:
+                count = self.connections[rank].recv_into(queue[0].view[queue[0].done :])
+            except BlockingIOError:
+                break
+            if not count:
+                raise ConnectionResetError
+            moved = True
+            queue[0].done += count
+            if not queue[0].left:
+                queue.popleft()
+        return moved
+
+
+def _queue(queue: deque[_Piece], buffer: Any) -> list[_Piece]:
+    view = memoryview(buffer)
+    if view.format.startswith("Z"):  # complex numbers, which a memoryview cannot cast: a view of both their parts
+        view = memoryview(buffer.view(buffer.real.dtype))
+    pieces = [_Piece(view.cast("B"))] if view.nbytes else []
+    queue.extend(pieces)
+    return pieces
+
+
+class _TcpExchange(Exchange):
+    def __init__(self, collectives: TcpCollectives, pieces: Sequence[_Piece]) -> None:
+        self.collectives = collectives
+        self.pieces = pieces
+
+    @override
+    def progress(self) -> None:
+        self.collectives.move(block=False)
+
+    @override
+    def wait(self) -> None:
+        while any(piece.left for piece in self.pieces):
+            self.collectives.move(block=True)

@@ -175,7 +175,7 @@ def _in_checkpoint() -> None:
 
 _AFTER: dict[str, Callable[[Any], None]] = {
     "unilaunch.folder.folder": _after_folder, "unilaunch.rendezvous.mpi": _after_collectives,
-    "unilaunch.rendezvous.tcp_collectives": _after_collectives,
+    "unilaunch.rendezvous.tcp": _after_collectives,
 }  # fmt: skip
 
 

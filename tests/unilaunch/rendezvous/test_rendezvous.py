@@ -1,7 +1,8 @@
-"""Where is rank 0: two ranks that meet over the loopback."""
+"""Where is rank 0: ranks that meet over the loopback. A real firewall between hosts is in tests/cluster."""
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,12 @@ from typing_extensions import override
 from delays import TRIES
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.interfaces.backend import Rendezvous
-from unilaunch.interfaces.world import World
+from unilaunch.interfaces.world import LauncherInfo, World
+from unilaunch.machine import addresses
 from unilaunch.rendezvous import rendezvous
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.rendezvous.rendezvous import _choose, _Ear, meet
+from unilaunch.rendezvous.boards import Contact, listen_for_ranks
+from unilaunch.rendezvous.rendezvous import _Arrivals, _choose, meet
 from unilaunch.spec.run_spec import RunSpec
 
 
@@ -138,7 +141,7 @@ def test_an_interface_that_cannot_be_told_is_said() -> None:
 @pytest.mark.timed
 def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither silent ones nor loud ones; they are sent away. A busy machine makes single tries slower, never faster."""
-    monkeypatch.setattr(rendezvous, "PATIENCE", 20.0)
+    monkeypatch.setattr(rendezvous, "_TRIAL_PATIENCE", 20.0)
 
     def seconds() -> float:
         with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, ExitStack() as kept:
@@ -147,8 +150,8 @@ def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> 
             token = bytes(range(16))
             kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
             began = time.monotonic()
-            with _Ear(listener) as ear:
-                assert ear.hear([{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
+            with _Arrivals(listener) as arrivals:
+                assert arrivals.wait([{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
             return time.monotonic() - began
 
     assert any(seconds() < 0.1 for _ in range(TRIES))
@@ -175,9 +178,48 @@ def test_the_trials_connections_are_not_in_the_queue() -> None:
 
 def test_more_ranks_meet_than_the_kernel_keeps_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older kernels keep 128 connections for a process that does not accept them; here it is 8."""
-    monkeypatch.setattr(rendezvous, "PATIENCE", 8.0)
+    monkeypatch.setattr(rendezvous, "_TRIAL_PATIENCE", 8.0)
     queue = socket.create_server(("127.0.0.1", 0), backlog=8)
-    monkeypatch.setattr(rendezvous, "listen", lambda *_, **__: queue)
+    monkeypatch.setattr(addresses, "listen", lambda *_, **__: queue)
     for meeting in _meet(RunSpec(master_addr="127.0.0.1"), num_hosts=2, size=24):
         assert isinstance(meeting, Rendezvous), meeting
     queue.close()
+
+
+HOSTS = ["node 1", "node 1", "node 2"]  # a name and the number of a boot, of three ranks
+
+
+class _Together(Alone):
+    """The ranks' peers, as threads of one process."""
+
+    told: list[JsonValue] = [None] * len(HOSTS)
+    met = threading.Barrier(len(HOSTS), timeout=20)
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        self.told[self.rank] = value
+        self.met.wait()
+        return [*self.told]
+
+
+def test_hosts_of_the_same_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one listens where nobody can call it. Of a host with two ranks the first one looks."""
+    own = threading.local()
+
+    def open_here(info: LauncherInfo) -> tuple[socket.socket, Contact]:
+        listener, contact = listen_for_ranks(info)
+        return listener, Contact([("127.0.0.1", 1)], contact.secret) if info.rank == 2 else contact
+
+    def look(rank: int) -> list[int]:
+        own.rank = rank
+        info = LauncherInfo("test", rank, 3, None, None, "run", {}, mpi=False, rank_0_hosts=("127.0.0.1",))
+        return rendezvous.find_unreached(_Together(rank), info)
+
+    monkeypatch.setattr(rendezvous, "_HOST_PATIENCE", 1.0)
+    monkeypatch.setattr(rendezvous, "listen_for_ranks", open_here)
+    monkeypatch.setattr(rendezvous, "host_identity", lambda: HOSTS[own.rank])
+    with ThreadPoolExecutor(3) as ranks:
+        assert [*ranks.map(look, range(3))] == [[2], [], []]

@@ -1,11 +1,8 @@
 """The ranks' agreements and collectives over sockets: ranks as threads, with real sockets between them."""
 
 import os
-import resource
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from selectors import DefaultSelector
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -25,26 +20,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from delays import is_delayed
-from unilaunch.connections import sockets
-from unilaunch.connections.handshake import WELCOME, Caller, Listener, NotProvenError, new_secret
-from unilaunch.connections.sockets import call
-from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
+from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.machine import connections
+from unilaunch.machine.connections import WELCOME, Caller, call, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.overriding import override
-from unilaunch.rendezvous import board as boards
-from unilaunch.rendezvous import tcp
-from unilaunch.rendezvous.board import Board, LaunchBoard, Meeting, PublicBoard
-from unilaunch.rendezvous.joining import find_board
-from unilaunch.rendezvous.secret_file import FileBoard, find_folder
-from unilaunch.rendezvous.tcp import TcpPeers, accept_ranks, join
-from unilaunch.rendezvous.tcp_collectives import TcpCollectives
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.rendezvous import boards, tcp
+from unilaunch.rendezvous.boards import Board, Contact, FileBoard, LaunchBoard, PublicBoard
+from unilaunch.rendezvous.tcp import TcpCollectives, TcpPeers, accept_ranks, join
 
 T = TypeVar("T")
-STRANGER = pytest.param(
-    "another user's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-)
 
 
 def _found(rank: int, size: int, run_id: str) -> LauncherInfo:
@@ -133,26 +119,12 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
             stranger = heard.where.replace(heard.secret.hex(), new_secret().hex())
             for where, told in ((heard.where, True), (stranger, False)):
                 with closing(LaunchBoard(_found(1, 3, ""), where)) as board:
-                    assert bool(board.read()) == told
+                    assert bool(board.find()) == told
         finally:
             ended.set()
         watching.result()
     with pytest.raises(RendezvousError, match=r"does not reach the launching process at 127\.0\.0\.1 port"):
         LaunchBoard(_found(0, 3, ""), heard.where).post()
-
-
-def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:
-    """It knows of this host only, and a resource manager placed ranks on others: they meet as under a bare mpirun."""
-    one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1, rank_0_hosts=("node0",))
-    boards = {}
-    for name, found in {"several": two_hosts, "one": one_host}.items():
-        for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
-            board = find_board(found, {MONITOR: where}, insecure=True)
-            boards[name, where.partition(" ")[0]] = type(board)
-    assert boards == {
-        ("several", "127.0.0.1"): PublicBoard, ("several", "10.0.0.1,127.0.0.1"): LaunchBoard,
-        ("one", "127.0.0.1"): LaunchBoard, ("one", "10.0.0.1,127.0.0.1"): LaunchBoard,
-    }  # fmt: skip
 
 
 @pytest.mark.timed
@@ -167,7 +139,7 @@ def test_strangers_delay_nobody_and_are_not_let_in() -> None:
         found = [_found(rank, 2, run_id) for rank in range(2)]
         with ThreadPoolExecutor(2) as pool, ExitStack() as kept:
             first = pool.submit(join, found[0], 20.0, _board(found[0]))
-            meeting = _await(lambda: _board(found[1]).read())
+            meeting = _await(lambda: _board(found[1]).find())
             if strangers:
                 for _ in range(strangers):
                     kept.enter_context(socket.create_connection(meeting.places[0]))
@@ -213,24 +185,6 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
         connection.close()
 
 
-def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
-    """A busy rank 0 may have accepted it: the connection of a second call would be closed, and the job would end."""
-    secret = new_secret()
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        address, port = listener.getsockname()
-        calling = pool.submit(call, [(address, port)], secret, 1, 0.5)
-        connection, _ = listener.accept()
-        with connection:
-            busy = Listener(secret, f"{address} {port}")
-            connection.sendall(busy.feed(connection.recv(100)))
-            welcome = busy.feed(connection.recv(100))
-            time.sleep(1)
-            connection.sendall(welcome)
-            accepted = calling.result()
-            assert accepted
-            accepted.close()
-
-
 def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
     """A rank calls all addresses of rank 0 at once; it kept one, and rank 0 the other, where both were welcome."""
     secret = new_secret()
@@ -243,7 +197,7 @@ def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
         for connection in calls:
             caller = Caller(secret, f"{address} {port}", 1)
             connection.sendall(caller.hello)
-            proofs.append(caller.prove(connection.recv(64, socket.MSG_WAITALL)))
+            proofs.append(caller.feed(connection.recv(64, socket.MSG_WAITALL)))
         for connection, proof in zip(calls, proofs, strict=True):
             connection.sendall(proof)
             welcomes.append(connection.recv(1))
@@ -259,14 +213,14 @@ def test_a_rank_of_an_earlier_start_is_refused() -> None:
     old = _found(0, 2, run_id)
     board = _board(old)
     listener, _ = board.post()
-    stale = _board(_found(1, 2, run_id)).read()
+    stale = _board(_found(1, 2, run_id)).find()
     assert stale
     listener.close()
     assert _on_ranks(2, lambda peers: peers.share(1), run_id) == [[1, 1]] * 2
     again = _found(0, 2, run_id)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(join, again, 20.0, _board(again))
-        new = _await(_board(_found(1, 2, run_id)).read)
+        new = _await(_board(_found(1, 2, run_id)).find)
         assert call(new.places, stale.secret, 1, 2.0) is None
         true = _found(1, 2, run_id)
         with closing_all(join(true, 20.0, _board(true))) as one, closing_all(waiting.result()) as zero:
@@ -312,66 +266,12 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
         for _ in range(300):
             kept.enter_context(socket.create_connection(place)).sendall(b"u")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sockets, "_STRANGERS", 100)
+            patch.setattr(connections, "_UNPROVEN", 100)
             accepted = pool.submit(accept_ranks, listener, {1}, secret, time.monotonic() + 10)
             true = _await(lambda: call([place], secret, 1, 5.0))
             (connection,) = accepted.result().values()
     connection.close()
     true.close()
-
-
-def test_strangers_leave_a_process_half_of_its_open_files() -> None:
-    """It needs files for its own work: an agent that cannot open any ends, and the job with it."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    port, before = listener.getsockname()[1], resource.getrlimit(resource.RLIMIT_NOFILE)
-    calling = f"import socket, sys; kept = [socket.create_connection(('127.0.0.1', {port})) for _ in range(600)]"
-    line = [sys.executable, "-c", f"{calling}; print(flush=True); sys.stdin.read()"]
-    with (
-        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers,
-        DefaultSelector() as selector,
-    ):
-        assert strangers.stdin
-        assert strangers.stdout
-        assert strangers.stdout.readline() == b"\n"
-        door = sockets.Door(listener, new_secret(), selector, lambda *_: None)
-        half = len(list(Path("/proc/self/fd").iterdir())) + 32  # tests before this one have left some open
-        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * half, before[1]))
-        try:
-            for _ in range(800):
-                for key, _ in selector.select(0):
-                    key.data()
-            assert len(door.strangers) == half
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        door.close()
-        strangers.stdin.close()
-
-
-def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
-    """Plain torchrun has one name everywhere; the file of a job on one host is that host's."""
-    one_host, several = (
-        _found(0, 2, "torchrun-none-127.0.0.1-29500"),
-        LauncherInfo("test", 0, 2, 0, 1, "torchrun-none-127.0.0.1-29500", {}),
-    )
-    names = []
-    for boot in ("a", "b"):
-        with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-            file = Path(folder, "boot_id")
-            file.write_text(boot)
-            patch.setattr("unilaunch.rendezvous.secret_file.BOOT_ID", file)
-            far = replace(several, rank_0_hosts=("node0",))
-            names += [FileBoard(found, os.environ).name for found in (one_host, far)]  # noqa: TID251
-    assert names[0] != names[2]
-    assert names[1] == names[3]
-
-
-def test_jobs_of_one_name_in_two_containers_that_share_a_home() -> None:
-    """Where process numbers begin anew, mpirun gives one name to the first job of each; its server tells them apart."""
-    found = _found(0, 2, "openmpi-prterun-box-7@1")
-    servers = [f"prterun-box-7@0.0;tcp4://127.0.0.1:{port}" for port in (4001, 4002, 4001)]
-    names = [FileBoard(found, {**os.environ, "PMIX_SERVER_URI41": server}).name for server in servers]  # noqa: TID251
-    assert names[0] != names[1]
-    assert names[0] == names[2]
 
 
 def test_a_missing_rank_is_named() -> None:
@@ -412,78 +312,6 @@ def test_a_message_that_makes_no_sense_ends_in_one_line(message: bytes, words: s
         return "believed"
 
     assert words in _on_ranks(2, work)[0]
-
-
-@given(pieces=st.lists(st.binary(max_size=120), max_size=6))
-def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None:
-    """It reads 76 bytes of it at most."""
-    greeting, read = Listener(new_secret(), "here 1"), 0
-    with suppress(NotProvenError):
-        for piece in pieces:
-            data = piece[: greeting.wanted]
-            read += len(data)
-            greeting.feed(data)
-    assert greeting.identity is None
-    assert read <= 76
-
-
-@pytest.mark.parametrize("change", ["port", "address", "identity", "secret"])
-def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
-    """So a false rank 0 cannot pass a caller's proof on."""
-    secret = new_secret()
-    listener, caller = Listener(secret, "here 1"), Caller(secret, "here 1", 3)
-    proof = caller.prove(listener.feed(caller.hello))
-    listener.feed(proof)
-    assert listener.identity == 3
-    other = {
-        "port": Caller(secret, "here 2", 3), "address": Caller(secret, "there 1", 3),
-        "identity": Caller(secret, "here 1", 4), "secret": Caller(new_secret(), "here 1", 3),
-    }[change]  # fmt: skip
-    listener = Listener(secret, "here 1")
-    answer = listener.feed(caller.hello)
-    other.challenge = caller.challenge
-    with pytest.raises(NotProvenError):
-        other.prove(answer)
-
-
-@pytest.mark.parametrize("fault", [STRANGER, "writable", "a link"])
-def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path) -> None:
-    """The next one is, for a job on one host; or else the job is refused."""
-    folder = tmp_path / "unilaunch" / "rendezvous"
-    folder.mkdir(parents=True, mode=0o700)
-    if fault == "another user's":
-        os.chown(folder, 65534, 65534)
-    elif fault == "writable":
-        folder.chmod(0o777)
-    else:
-        folder.rename(tmp_path / "elsewhere")
-        folder.symlink_to(tmp_path / "elsewhere")
-    environ = {"XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
-    assert find_folder(environ, one_host=True) == tmp_path / "run" / "unilaunch"
-    with pytest.raises(EnvironmentMismatchError, match="--insecure-rendezvous"):
-        find_folder(environ, one_host=False)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [STRANGER, "readable", "readable by the group", "writable by the group", "a link", "huge", "nonsense"],
-)
-def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: Path) -> None:
-    """It is as if there were none."""
-    found = _found(1, 2, uuid4().hex)
-    board = FileBoard(found, {"XDG_CACHE_HOME": str(cache.parents[1])})
-    file = cache / board.name
-    text = Meeting([("127.0.0.1", 1)], new_secret()).text
-    file.write_text({"huge": text + "," * 5000, "nonsense": "x"}.get(fault, text))
-    file.chmod({"readable": 0o644, "readable by the group": 0o640, "writable by the group": 0o620}.get(fault, 0o600))
-    if fault == "another user's":
-        os.chown(file, 65534, 65534)
-    elif fault == "a link":
-        file.rename(cache / "elsewhere")
-        file.symlink_to(cache / "elsewhere")
-    assert board.read() is None
-    file.unlink()
-    (cache / "elsewhere").unlink(missing_ok=True)
 
 
 def _hang_up(peers: TcpPeers) -> None:
@@ -620,19 +448,6 @@ def test_a_rank_lost_in_a_collective_is_noticed() -> None:
     assert _on_ranks(2, work)[0].startswith("rank 1 is lost")
 
 
-def test_a_process_without_a_free_descriptor_says_so() -> None:
-    """It was taken for a host without that IP version: the rank "did not find rank 0"."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is left, for the selector
-    try:
-        with pytest.raises(RendezvousError, match=rf"Too many open files: ulimit -n allows {free + 1} open files"):
-            call([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 def test_an_address_that_is_translated_on_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind NAT: rank 0 has another address than the one that rank 1 called, and is no proof of itself."""
     monkeypatch.setattr(tcp, "_TRY", 2.0)
@@ -651,8 +466,8 @@ def test_an_address_that_is_translated_on_the_way_is_named(monkeypatch: pytest.M
             self.advice = ""
 
         @override
-        def read(self) -> Meeting:
-            return Meeting([outer_place], secret)
+        def find(self) -> Contact:
+            return Contact([outer_place], secret)
 
     def accept() -> None:
         with suppress(RendezvousError):

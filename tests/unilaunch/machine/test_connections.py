@@ -1,0 +1,110 @@
+"""Connections that need the secret, and strangers that have none."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from selectors import DefaultSelector
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch.errors import RendezvousError
+from unilaunch.machine import connections
+from unilaunch.machine.connections import Caller, Listener, NotProvenError, call, new_secret
+
+
+def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
+    """A busy rank 0 may have accepted it: the connection of a second call would be closed, and the job would end."""
+    secret = new_secret()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        address, port = listener.getsockname()
+        calling = pool.submit(call, [(address, port)], secret, 1, 0.5)
+        connection, _ = listener.accept()
+        with connection:
+            busy = Listener(secret, f"{address} {port}")
+            connection.sendall(busy.feed(connection.recv(100)))
+            welcome = busy.feed(connection.recv(100))
+            time.sleep(1)
+            connection.sendall(welcome)
+            accepted = calling.result()
+            assert accepted
+            accepted.close()
+
+
+def test_strangers_leave_a_process_half_of_its_open_files() -> None:
+    """It needs files for its own work: an agent that cannot open any ends, and the job with it."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    port, before = listener.getsockname()[1], resource.getrlimit(resource.RLIMIT_NOFILE)
+    calling = f"import socket, sys; kept = [socket.create_connection(('127.0.0.1', {port})) for _ in range(600)]"
+    line = [sys.executable, "-c", f"{calling}; print(flush=True); sys.stdin.read()"]
+    with (
+        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers,
+        DefaultSelector() as selector,
+    ):
+        assert strangers.stdin
+        assert strangers.stdout
+        assert strangers.stdout.readline() == b"\n"
+        acceptor = connections.Acceptor(listener, new_secret(), selector, lambda *_: None)
+        half = len(list(Path("/proc/self/fd").iterdir())) + 32  # tests before this one have left some open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * half, before[1]))
+        try:
+            for _ in range(800):
+                for key, _ in selector.select(0):
+                    key.data()
+            assert len(acceptor.callers) == half
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        acceptor.close()
+        strangers.stdin.close()
+
+
+@given(pieces=st.lists(st.binary(max_size=120), max_size=6))
+def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None:
+    """It reads 76 bytes of it at most."""
+    greeting, read = Listener(new_secret(), "here 1"), 0
+    with suppress(NotProvenError):
+        for piece in filter(None, pieces):
+            data = piece[: greeting.wanted]
+            read += len(data)
+            greeting.feed(data)
+    assert greeting.identity is None
+    assert read <= 76
+
+
+@pytest.mark.parametrize("change", ["port", "address", "identity", "secret"])
+def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
+    """So a false rank 0 cannot pass a caller's proof on."""
+    secret = new_secret()
+    listener, caller = Listener(secret, "here 1"), Caller(secret, "here 1", 3)
+    proof = caller.feed(listener.feed(caller.hello))
+    listener.feed(proof)
+    assert listener.identity == 3
+    other = {
+        "port": Caller(secret, "here 2", 3), "address": Caller(secret, "there 1", 3),
+        "identity": Caller(secret, "here 1", 4), "secret": Caller(new_secret(), "here 1", 3),
+    }[change]  # fmt: skip
+    listener = Listener(secret, "here 1")
+    answer = listener.feed(caller.hello)
+    other.challenge = caller.challenge
+    with pytest.raises(NotProvenError):
+        other.feed(answer)
+
+
+def test_a_process_without_a_free_descriptor_says_so() -> None:
+    """It was taken for a host without that IP version: the rank "did not find rank 0"."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is left, for the selector
+    try:
+        with pytest.raises(RendezvousError, match=rf"Too many open files: ulimit -n allows {free + 1} open files"):
+            call([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

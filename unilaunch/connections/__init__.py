@@ -1,1 +1,0 @@
-"""Connections over which each end proves that it knows the secret of the start: `sockets.py`, `handshake.py`."""
