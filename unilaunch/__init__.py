@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from unilaunch.interfaces.report_layout import ReportLayout
     from unilaunch.interfaces.step import Step
     from unilaunch.interfaces.world import LauncherInfo, World
-    from unilaunch.job.api import launch, start
-    from unilaunch.job.handle import Job, JobStatus, RankStatus
+    from unilaunch.job.api import Job, JobStatus, RankStatus, launch, start
     from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request
@@ -66,9 +65,8 @@ _NAMES = {
         UnilaunchError
     """,
     "spec.hostfile": "HostfileError",
-    "job.api": "launch start",
+    "job.api": "Job JobStatus RankStatus launch start",
     "jobfiles": "JobFile",
-    "job.handle": "Job JobStatus RankStatus",
     "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
     "launchers.mpirun": "Mpirun Request",

@@ -17,7 +17,7 @@ from unilaunch.doctor.diagnosis import Finding, Visit, apart, diagnose, differin
 from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
 from unilaunch.errors import InputError
 from unilaunch.folder.files import write_users
-from unilaunch.job.find import find_mpirun
+from unilaunch.job.choice import find_mpirun
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.allocation import allocated_hosts

@@ -26,10 +26,8 @@ from selectors import EVENT_READ, DefaultSelector
 
 from unilaunch.connections import sockets
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
-from unilaunch.job.direct import DirectAgents
-from unilaunch.job.guard import Guard
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import Started
+from unilaunch.job.started import DirectAgents, Guard, Started
 from unilaunch.job.stop import Asked
 from unilaunch.job.terminal import Console, is_terminal
 from unilaunch.json_value import JsonValue

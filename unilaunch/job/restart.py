@@ -11,11 +11,10 @@ from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import login
-from unilaunch.job.direct import DirectAgents, DirectStart
-from unilaunch.job.find import as_of_a_shell
-from unilaunch.job.guard import Guard
+from unilaunch.job.choice import DirectStart, as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
+from unilaunch.job.started import DirectAgents, Guard
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.job.terminal import own_input
 from unilaunch.launchers.allocation import allocated_hosts

@@ -5,26 +5,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
 from unilaunch.errors import REQUEUE, one_line
-from unilaunch.folder.claim import release
+from unilaunch.folder.claim import is_ours, release
 from unilaunch.folder.failure import Cause, Failure, signal_name
 from unilaunch.folder.folder import rank_folder
 from unilaunch.folder.result import LaunchResult, RankResult
-from unilaunch.job.direct import DirectAgents, DirectStart
-from unilaunch.job.guard import Guard
-from unilaunch.job.inspecting import inspecting
-from unilaunch.job.live import Live
+from unilaunch.interfaces.observer import Observed
+from unilaunch.interfaces.plugins import load_observer
+from unilaunch.interfaces.report_layout import ReportLayout
+from unilaunch.job.choice import DirectStart
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import Started, StartedMpirun, readable_at_end
+from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun, readable_at_end
 from unilaunch.job.stop import PROMPT, Asked, Stop
-from unilaunch.job.terminal import Console, is_terminal, own_windows
+from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
 from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.monitor.inspection import Inspection
+from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
@@ -102,7 +103,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
             grace=spec.grace,
             tell_saving=lambda verdict, saving: live.say(_of_saving(verdict, saving, spec.grace)),
         )  # fmt: skip
-        inspection = kept.enter_context(inspecting(plan, monitor, live.say))
+        inspection = kept.enter_context(_inspecting(plan, monitor, live.say))
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         alone = caller.attended and spec.console == "rank0"
@@ -123,6 +124,48 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
+
+
+@contextmanager
+def _inspecting(plan: Plan, monitor: Monitor, say: Callable[[str], None]) -> Iterator[Inspection]:
+    """Answer questions on the job while the block runs, and tell the observers its numbers.
+
+    Args:
+        plan: The plan of the job.
+        monitor: Its monitor.
+        say: Shows the user a line; called in other threads.
+
+    Raises:
+        UnilaunchError: An observer cannot be told the numbers as the user wants.
+    """
+    spec = plan.task.spec
+    with ExitStack() as kept:
+        metrics = listen_for_metrics(spec.metrics_address, spec.metrics_port) if spec.metrics_port else None
+        inspection = Inspection(monitor, spec.output_dir, metrics)
+        kept.callback(inspection.close)
+        for named in spec.observe:
+            name, _, where = named.partition("=")
+            kept.enter_context(load_observer(name).observing(where, _observed(plan, inspection, say)))
+        yield inspection
+
+
+def _observed(plan: Plan, inspection: Inspection, say: Callable[[str], None]) -> Observed:
+    spec, model, ranks = plan.task.spec, plan.task.model, inspection.monitor.inbox.ranks
+    root = rank_folder(spec.output_dir, 0, len(plan.rows))
+
+    def find() -> Path | None:
+        return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
+
+    return Observed(
+        name=spec.output_dir.name,
+        environ=plan.request.environ,
+        options=plan.task.options.to_json() if plan.task.options else {},
+        layout=model.report if model else ReportLayout(),
+        find=find,
+        snapshot=inspection.snapshot,
+        exit_codes=lambda: {seen.exit_code for seen in list(ranks.values())},
+        say=say,
+    )
 
 
 def _of_ranks(spec: LaunchSpec) -> LaunchSpec:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from unilaunch.folder.failure import signal_name
-from unilaunch.job.live import Live
+from unilaunch.job.terminal import Live
 from unilaunch.monitor import messages
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.record import Record, field

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from unilaunch.interfaces.step import Step
-from unilaunch.job.live import BannerFilter, Live, describe
+from unilaunch.job.terminal import BannerFilter, Live, describe
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.rank_seen import RankSeen
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from unilaunch.job.handle import Job
+from unilaunch.job.api import Job
 from unilaunch.job.start import Caller
 from unilaunch.job.stop import Asked, noting_signals
 
