@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request
     from unilaunch.look.logs.lines import LogLine
-    from unilaunch.monitor.rank_seen import RankState
+    from unilaunch.monitor.inbox import RankState
     from unilaunch.rank.current import init
     from unilaunch.spec.hostfile import HostfileError
     from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec
@@ -72,7 +72,7 @@ _NAMES = {
     "launchers.mpirun": "Mpirun Request",
     "look.logs.lines": "LogLine",
     "interfaces.model": "Framework Model Session",
-    "monitor.rank_seen": "RankState",
+    "monitor.inbox": "RankState",
     "folder.failure": "Cause Failure",
     "folder.result": "JobFailed LaunchResult RankResult",
     "rank.current": "init",

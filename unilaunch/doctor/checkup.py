@@ -23,7 +23,8 @@ from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.machine.addresses import own_names
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.record import Record, replace
 from unilaunch.spec.hostfile import Host, format_hostfile
 from unilaunch.spec.launch_spec import DoctorSpec

@@ -28,8 +28,7 @@ from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.look.logs import follow as logs_follow
 from unilaunch.look.logs.layouts import Stream, find_streams
 from unilaunch.look.logs.lines import LogLine
-from unilaunch.monitor.inbox import Inbox
-from unilaunch.monitor.rank_seen import RankSeen, RankState
+from unilaunch.monitor.inbox import Inbox, RankSeen, RankState
 from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import make_task, resolve_ranks, unfold_options

@@ -18,7 +18,7 @@ from typing import IO
 from unilaunch.errors import one_line
 from unilaunch.interfaces.step import Step
 from unilaunch.launchers.direct import NO_WINDOWS, Windows
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import RankSeen
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.record import Record
 

@@ -22,9 +22,9 @@ from unilaunch.interfaces.step import Step
 from unilaunch.machine.addresses import FAMILIES
 from unilaunch.monitor import messages
 from unilaunch.monitor.http_server import Answer, HttpServer
+from unilaunch.monitor.inbox import RankSeen, RankState
 from unilaunch.monitor.metrics import CONTENT_TYPE, write_metrics
 from unilaunch.monitor.monitor import STACKS, Monitor
-from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.stragglers import Stragglers
 
 _JSON = "application/json"

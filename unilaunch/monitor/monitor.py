@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered
-from unilaunch.monitor.inbox import Inbox
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import Inbox, RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
 from unilaunch.monitor.verdict import ranks as name_ranks

@@ -10,7 +10,7 @@ from unilaunch.errors import InputError, say
 from unilaunch.folder.claim import Marker, hold, is_ours, note_files, read_marker
 from unilaunch.folder.files import write_failure, write_json
 from unilaunch.folder.folder import REPORT, RESULT, OutputFolder, Use, rank_folder
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import RankSeen
 
 
 def keep_reports(root: Path, size: int, ranks: Mapping[int, RankSeen]) -> None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from unilaunch.interfaces.step import Step
 from unilaunch.job.terminal import BannerFilter, Live, describe
 from unilaunch.machine.limits import allow_files
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import RankSeen
 
 
 def _seen(step: Step, host: str = "?") -> RankSeen:

@@ -13,9 +13,9 @@ import pytest
 from delays import is_delayed
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import monitor as monitoring
-from unilaunch.monitor.connection import Connection
+from unilaunch.monitor.connection import Connection, listen
 from unilaunch.monitor.http_server import HttpServer
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.messages import (
     End,
     Exited,

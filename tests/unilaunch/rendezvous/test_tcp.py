@@ -30,7 +30,8 @@ from unilaunch.connections.handshake import WELCOME, Caller, Listener, NotProven
 from unilaunch.connections.sockets import call
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.overriding import override
 from unilaunch.rendezvous import board as boards
 from unilaunch.rendezvous import tcp
