@@ -79,38 +79,35 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         UnilaunchError: The job cannot run.
     """
     starting = machine is Machine.HERE
-    mpirun, why = _choose(task, environ, machine)
-    spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
+    hosts = _find_hosts(task.spec, environ, starting=starting)
+    if starting:
+        mpirun, why = choose_start(task, hosts.known, environ)
+    else:
+        mpirun, why = foresee_mpirun(task.spec.mpirun, environ, machine), "a job file"
+    task = _resolved(task, mpirun, starting=starting)
+    if starting and not (hosts.named or hosts.allocated):
+        task = replace(task, spec=_counted_here(task.spec, environ))
+    spec = mpi = task.spec
     if starting and not spec.hosts and not spec.hostfile and os.geteuid() == 0:
         mpi = mpi.model_copy(update={"allow_run_as_root": True})  # mpirun is our choice here, not the user's
-    named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting and spec.nnodes == 1 else ())
-    allocated = not hosts and spec.nnodes == 1 and is_allocated(environ)
-    known_here = starting and not allocated
-    given = (allocated_hosts(environ) or _UNREAD) if allocated and starting else hosts
-    # A task of an allocation may be a whole node: the ranks of a direct start are as many as the user says.
-    direct = isinstance(mpirun, DirectStart)
-    free = allocated and direct and spec.nprocs is not None
-    slots = dict.fromkeys(host.name for host in given) if free else _slots(given, mpirun, known_here=known_here)
-    if starting and not (hosts or allocated):
-        spec = _counted_here(spec, environ)
-        task = replace(task, spec=spec)
+    slots = _slots(hosts, mpirun, spec, starting=starting)
     if (nprocs := _count(spec, slots)) > _MOST_RANKS:
         raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
     task.check(nprocs)
     _check_observers(task)
-    if _fills_the_first_host(spec, mpirun, hosts):
-        hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
-        slots = _slots(hosts, mpirun, known_here=known_here)
-    here = own_names([host.name for host in hosts])
-    told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
-    in_order = _in_mpiruns_order(slots, mpirun, here)
-    names = _names(in_order, nprocs, mpi.map_by if told else "unknown", (spec.node_rank or 0, spec.nnodes))
+    named = hosts.named
+    if _fills_the_first_host(spec, mpirun, named):
+        named, mpi = make_room(named, nprocs), mpi.model_copy(update={"oversubscribe": False})
+        slots = {host.name: host.slots for host in named}
+    here = own_names([host.name for host in named])
+    names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi, mpirun)
     beside = _beside(environ) if starting else {}
+    is_direct = isinstance(mpirun, DirectStart)
     request = Request(
         nprocs=nprocs,
-        hosts=hosts,
-        hostfile=str(spec.hostfile) if hosts == named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
-        several=spec.nnodes > 1 or (allocated and not direct) or any(host.name not in here for host in hosts),
+        hosts=named,
+        hostfile=str(spec.hostfile) if named == hosts.named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
+        several=spec.nnodes > 1 or (hosts.allocated and not is_direct) or any(host.name not in here for host in named),
         host_timeout=spec.host_timeout,
         cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
@@ -127,15 +124,24 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     return Plan(task, mpirun, line, tuple(rows), request, why, tuple(notes))
 
 
-def _choose(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine) -> tuple[Mpirun, str]:
-    """Return what starts the ranks, and why."""
-    spec = task.spec
-    if machine is not Machine.HERE:
-        return foresee_mpirun(spec.mpirun, environ, machine), "a job file"
-    hosts = hosts_of(spec)
-    if not hosts and spec.nnodes == 1 and is_allocated(environ):
-        hosts = allocated_hosts(environ) or _UNREAD
-    return choose_start(task, hosts, environ)
+class _Hosts(Record):
+    """The hosts of a job.
+
+    Attributes:
+        named: The hosts that mpirun is told; empty for this host, and if mpirun reads an allocation by itself.
+        allocated: Whether mpirun reads an allocation by itself.
+        known: The hosts that are named or allocated, as far as it is known; empty for this host.
+    """
+
+    named: tuple[Host, ...]
+    allocated: bool
+    known: tuple[Host, ...]
+
+
+def _find_hosts(spec: LaunchSpec, environ: Mapping[str, str], *, starting: bool) -> _Hosts:
+    named = hosts_of(spec) or (hosts_to_name(environ) if starting and spec.nnodes == 1 else ())
+    allocated = not named and spec.nnodes == 1 and is_allocated(environ)
+    return _Hosts(named, allocated, (allocated_hosts(environ) or _UNREAD) if allocated and starting else named)
 
 
 def _check_observers(task: Task[LaunchSpec]) -> None:
@@ -180,17 +186,14 @@ def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host
     return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
 
 
-def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[str, int | None]:
-    """Return the slots of each host; None if only mpirun knows them.
-
-    Args:
-        hosts: The hosts that the user named or that are allocated.
-        mpirun: The mpirun; without hosts it fills this host.
-        known_here: Whether the job would run on this host, and not in an allocation or from a job file.
-    """
-    if hosts:
-        return {host.name: host.slots for host in hosts}
-    return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
+def _slots(hosts: _Hosts, mpirun: Mpirun, spec: LaunchSpec, *, starting: bool) -> dict[str, int | None]:
+    """Return the slots of each host; None if only mpirun knows them, or if the user says how many ranks there are."""
+    if hosts.known:
+        # A task of an allocation may be a whole node: the ranks of a direct start are as many as the user says.
+        is_free = hosts.allocated and isinstance(mpirun, DirectStart) and spec.nprocs is not None
+        return {host.name: None if is_free else host.slots for host in hosts.known}
+    is_counted = mpirun.counts_cores and starting and not hosts.allocated
+    return {socket.gethostname(): count_cores() if is_counted else None}
 
 
 def _counted_here(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
@@ -241,26 +244,25 @@ def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set
     return dict(sorted(slots.items(), key=lambda item: mpirun.begins_here and item[0] not in here))
 
 
-def _names(
-    slots: Mapping[str, int | None], nprocs: int, map_by: str | None, node: tuple[int, int] = (0, 1)
-) -> list[str]:
+def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, mpirun: Mpirun) -> list[str]:
     """Return the host of each rank; "?" if it is not known.
 
     Args:
         slots: The hosts and their slots, in the order in which they get ranks.
         nprocs: Number of ranks.
-        map_by: The policy of mpirun.
-        node: Which node this host is, and the number of nodes.
+        spec: The options.
+        mpirun: The mpirun.
     """
-    own, nodes = node
-    if nodes > 1:
+    if (nodes := spec.nnodes) > 1:
+        own = spec.node_rank or 0
         return [next(iter(slots)) if rank * nodes // nprocs == own else "?" for rank in range(nprocs)]
     if len(slots) == 1:
         return list(slots) * nprocs
     if any(number is None for number in slots.values()):
         return ["?"] * nprocs
+    is_foreseen = spec.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(spec))
     known = {name: number or 0 for name, number in slots.items()}
-    return map_ranks(known, nprocs, map_by)
+    return map_ranks(known, nprocs, spec.map_by if is_foreseen else "unknown")
 
 
 def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list[str]:

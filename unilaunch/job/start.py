@@ -19,7 +19,7 @@ from unilaunch.interfaces.plugins import load_observer
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.job.choice import DirectStart
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun, readable_at_end
+from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
 from unilaunch.job.stop import PROMPT, Asked, Stop
 from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
 from unilaunch.launchers.direct import NO_WINDOWS
@@ -199,8 +199,7 @@ def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> in
     with (
         started,
         live.passing(started.stdout, started.stderr),
-        readable_at_end(started) as descriptor,
-        monitor.inbox.awake_at(descriptor),
+        monitor.inbox.awake_at(started.end_descriptor()),
     ):
         returncode = _wait(started, inspection, stop, live)
     _hear_out(monitor)

@@ -158,17 +158,6 @@ class StartedMpirun(Started):
                         os.kill(int(path.name), signal.SIGKILL)
 
 
-@contextmanager
-def readable_at_end(started: Started) -> Iterator[int]:
-    """Yield a descriptor that can be read once the attempt has ended, or -1; close it after the block."""
-    descriptor = started.end_descriptor()
-    try:
-        yield descriptor
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
 class Guard:
     """A process that imports what every rank needs, the framework once it is told the ranks' environment.
 

@@ -200,14 +200,16 @@ class Inbox:
 
     @contextmanager
     def awake_at(self, descriptor: int) -> Iterator[None]:
-        """While the block runs, let `take` return as soon as *descriptor* can be read; -1 for none."""
-        if descriptor >= 0:
-            self.selector.register(descriptor, selectors.EVENT_READ, self._wake)
+        """While the block runs, let `take` return as soon as *descriptor* can be read; then close it. -1 for none."""
+        if descriptor < 0:
+            yield
+            return
+        self.selector.register(descriptor, selectors.EVENT_READ, self._wake)
         try:
             yield
         finally:
-            if descriptor >= 0:
-                self.selector.unregister(descriptor)
+            self.selector.unregister(descriptor)
+            os.close(descriptor)
 
     def end(self, order: End) -> None:
         """Send *order* to every agent, also to those that connect later."""
