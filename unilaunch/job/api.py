@@ -24,7 +24,7 @@ from unilaunch.job.function import Arguments, Found, check_options, find_functio
 from unilaunch.job.plan import Plan
 from unilaunch.job.restart import prepare, run
 from unilaunch.job.start import Caller
-from unilaunch.job.stop import Asked, noting_signals
+from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.look.logs import follow as logs_follow
 from unilaunch.look.logs.layouts import Stream, find_streams
 from unilaunch.look.logs.lines import LogLine
@@ -209,7 +209,7 @@ class Job:
         self, plan: Plan, environ: Mapping[str, str], files: "TemporaryDirectory[str]", *, attended: bool
     ) -> None:
         self._plan, self._environ, self._files = plan, environ, files
-        self._caller = Caller(Asked(), attended, self._note_start)
+        self._caller = Caller(UserSignals(), attended, self._note_start)
         self._inbox: Inbox | None = None
         self._end: Future[LaunchResult] = Future()
         self._thread = threading.Thread(target=self._run, name="unilaunch job", daemon=True)
@@ -225,7 +225,7 @@ class Job:
     def status(self) -> JobStatus:
         """The state of the job."""
         if not self._end.done():
-            if self._caller.asked.number:
+            if self._caller.signals.number:
                 return JobStatus.STOPPING
             known = self._known().values()
             return JobStatus.RUNNING if any(seen.run for seen in known) else JobStatus.STARTING
@@ -256,7 +256,7 @@ class Job:
             KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        with noting_signals(self._caller.asked) as received:
+        with noting_signals(self._caller.signals) as received:
             while self._thread.is_alive() and (received or time.monotonic() < deadline):
                 self._thread.join(_TICK)
         if received:
@@ -267,9 +267,9 @@ class Job:
 
     def cancel(self) -> None:
         """Stop the job as SIGTERM does: the ranks have `grace` seconds to end; a second call ends them at once."""
-        asked = self._caller.asked
-        asked.again |= bool(asked.number)  # also at once: unlike a signal, a call comes once
-        asked.note(signal.SIGTERM)
+        signals = self._caller.signals
+        signals.again |= bool(signals.number)  # also at once: unlike a signal, a call comes once
+        signals.note(signal.SIGTERM)
 
     def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield what the ranks have written so far, in the order of time; `str(line)` is the text.

@@ -15,7 +15,7 @@ from unilaunch.job.choice import DirectStart, as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.started import DirectAgents, Guard
-from unilaunch.job.stop import Asked, noting_signals
+from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.job.terminal import own_input
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.record import replace
@@ -49,13 +49,13 @@ def launch_attended(
     plan = prepare(task, environ)
     if guard and not isinstance(plan.mpirun, DirectStart):
         guard.close()
-    with noting_signals(asked := Asked(), to_the_end=True):
+    with noting_signals(signals := UserSignals(), to_the_end=True):
         if plan.task.spec.nnodes > 1:
             from unilaunch.job.nodes import follow, leads
 
             if not leads(plan.task.spec):
-                return LaunchResult(follow(plan, environ, asked, guard), (), None, plan.task.spec.output_dir, None)
-        return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None, guard=guard))
+                return LaunchResult(follow(plan, environ, signals, guard), (), None, plan.task.spec.output_dir, None)
+        return run(plan, environ, Caller(signals, attended=True, guard=guard))
 
 
 def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
@@ -82,10 +82,10 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
     allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.mpirun, DirectStart)
-    login.check_logins(plan, lambda: caller.asked.number)
-    if caller.asked.number:
+    login.check_logins(plan, lambda: caller.signals.number)
+    if caller.signals.number:
         say("interrupted")
-        return LaunchResult(128 + caller.asked.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
+        return LaunchResult(128 + caller.signals.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
     with (
         own_input(attended=caller.attended, inherited=is_direct) as stdin,
         closing(_agents(plan, environ, caller)) as agents,
@@ -118,7 +118,7 @@ def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAge
     if plan.task.spec.nnodes > 1:
         from unilaunch.job.nodes import Leader, StartSecret
 
-        return Leader(plan, StartSecret(plan.task.spec, environ), caller.asked, caller.guard)
+        return Leader(plan, StartSecret(plan.task.spec, environ), caller.signals, caller.guard)
     mpi = isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi
     return DirectAgents(plan.task.target, mpi=mpi, guard=caller.guard)
 
@@ -141,7 +141,7 @@ def _explained(result: LaunchResult, plan: Plan, caller: Caller) -> LaunchResult
     """Return how an attempt ended; if mpirun itself has failed, with the hosts that do not answer as the cause."""
     if result.returncode and not (result.failure or result.interrupted):
         try:
-            login.check_logins(plan, lambda: caller.asked.number)
+            login.check_logins(plan, lambda: caller.signals.number)
         except LauncherError as error:
             say(error)
             failure = Failure(Cause.LOST_HOST, str(error), result.returncode)
@@ -169,7 +169,7 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
     """
     spec, told = plan.task.spec, ""
     until = time.monotonic() + spec.timeout
-    while wrong := login.closed_hosts(plan, lambda: caller.asked.number, lost if spec.elastic else ()):
+    while wrong := login.closed_hosts(plan, lambda: caller.signals.number, lost if spec.elastic else ()):
         if spec.elastic:
             lost = [*lost, *wrong]
             break
@@ -178,7 +178,7 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
         if told != (told := ", ".join(wrong)):
             say(f"the restart waits for {told}, for at most {spec.timeout:g} s (--timeout)")
         time.sleep(_PAUSE)
-    if caller.asked.number:
+    if caller.signals.number:
         raise LauncherError("interrupted")
     return lost
 

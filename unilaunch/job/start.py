@@ -20,7 +20,7 @@ from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.job.choice import DirectStart
 from unilaunch.job.plan import Plan
 from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
-from unilaunch.job.stop import PROMPT, Asked, Stop
+from unilaunch.job.stop import PROMPT, Stop, UserSignals
 from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
 from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.machine.limits import allow_files
@@ -49,13 +49,13 @@ class Caller(Record):
     Attributes:
         attended: Whether the user waits at the terminal: there is a live line, and the input goes to rank 0.
         stdin: The descriptor of rank 0's input; None: it has none.
-        watch: Called at each start with the plan and the inbox of the agents' messages.
+        on_start: Called at each start with the plan and the inbox of the agents' messages.
         guard: A process that can fork the agents of a direct start; None: it is started when it is needed.
     """
 
-    asked: Asked
+    signals: UserSignals
     attended: bool
-    watch: Callable[[Plan, Inbox], None]
+    on_start: Callable[[Plan, Inbox], None] = lambda *_: None
     guard: Guard | None = None
     stdin: int | None = None
 
@@ -89,8 +89,8 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
         caller: The process or thread that waits for the job.
         agents: Starts the agents of all attempts, if this is a direct start.
     """
-    spec, asked = plan.task.spec, caller.asked
-    caller.watch(plan, inbox)
+    spec, signals = plan.task.spec, caller.signals
+    caller.on_start(plan, inbox)
     with (
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
         ExitStack() as kept,
@@ -115,11 +115,11 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
             inbox.input = caller.stdin
             line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
             started = StartedMpirun(line, environ, shown=live.shown)
-        returncode = _run(started, inspection, Stop(monitor, asked, spec.grace, live), live)
-        stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
+        returncode = _run(started, inspection, Stop(monitor, signals, spec.grace, live), live)
+        stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
-        result = replace(result, interrupted=bool(asked.number))
+        result = replace(result, interrupted=bool(signals.number))
     if verdict:
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
@@ -219,9 +219,9 @@ def _wait(started: Started, inspection: Inspection, stop: Stop, live: Live) -> i
         inspection.tick()
         live.follow(monitor.inbox.ranks, inspection.stragglers.current)
         stop.pass_on()
-        if not stop.asked.number:
+        if not stop.signals.number:
             monitor.look()
-        live.banner.active = monitor.ending or bool(stop.asked.number)
+        live.banner.active = monitor.ending or bool(stop.signals.number)
         if monitor.ending:
             deadline = _deadline(monitor, deadline)
         if stop.is_over and not ended:
@@ -301,10 +301,10 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     return LaunchResult(returncode, tuple(results), first, root, result, line, tuple(lost))
 
 
-def _exit_code(returncode: int, verdict: Verdict | None, asked: int, inbox: Inbox) -> int:
-    if asked:
+def _exit_code(returncode: int, verdict: Verdict | None, stopped: int, inbox: Inbox) -> int:
+    if stopped:
         can_go_on = {seen.exit_code for seen in inbox.ranks.values()} == {REQUEUE}
-        return REQUEUE if can_go_on else 128 + asked
+        return REQUEUE if can_go_on else 128 + stopped
     if verdict:
         return verdict.exit_code
     return 128 - returncode if returncode < 0 else returncode
