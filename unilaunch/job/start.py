@@ -259,7 +259,7 @@ def _hear_out(monitor: Monitor) -> None:
     while inbox.connected and not monitor.finished and time.monotonic() < deadline:
         received = inbox.received
         inbox.take(_TICK)
-        if inbox.received > received and any(inbox.unread.values()):  # a part of a large value
+        if inbox.received > received and any(agent.unread for agent in inbox.connections):  # a part of a large value
             deadline = time.monotonic() + patience
 
 

@@ -1,7 +1,6 @@
 """The user's signals to `launch`: how they reach the ranks, and when a stopped job must end."""
 
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from types import FrameType
 from unilaunch.folder.failure import signal_name
 from unilaunch.job.terminal import Live
 from unilaunch.monitor import messages
+from unilaunch.monitor.inbox import Agent
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.record import Record, field
 
@@ -79,7 +79,7 @@ class Stop:
 
     def __init__(self, monitor: Monitor, signals: UserSignals, grace: float, live: Live) -> None:
         self.monitor, self.signals, self.grace, self.live = monitor, signals, grace, live
-        self.told: set[socket.socket] = set()
+        self.told: set[Agent] = set()
         self.released = self.left = False
         self.until = float("inf")
 

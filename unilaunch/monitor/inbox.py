@@ -133,6 +133,22 @@ class RankSeen(Record, frozen=False):
         return self.state in {RankState.STARTING, RankState.RUNNING}
 
 
+class Agent:
+    """An agent's end of the job, as the monitor sees it: its connection, and which ranks it supervises.
+
+    Attributes:
+        connection: The control connection.
+        unread: The begin of a message whose end has not arrived.
+        unsent: What the connection could not take yet.
+        ranks: The ranks of this attempt that have sent messages through it.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.unread, self.unsent = bytearray(), bytearray()
+        self.ranks: set[int] = set()
+
+
 class Inbox:
     """A listening socket, and the messages that the agents of this attempt have sent to it.
 
@@ -143,6 +159,7 @@ class Inbox:
 
     Attributes:
         ranks: The state of each rank that has sent a message.
+        connections: The agents whose connection is open.
         failed: The ranks that have failed or were lost, in the order in which that became known.
         unfinished: The ranks that have neither exited nor been lost.
         working: The unfinished ranks whose program has not ended.
@@ -158,11 +175,9 @@ class Inbox:
         self.selector = selectors.DefaultSelector()
         self.door = sockets.Door(listener, secret, self.selector, self._welcome)
         self.until = 0.0  # when `take` must return, in seconds of time.monotonic
-        self.unread: dict[socket.socket, bytearray] = {}
-        self.ranks_of: dict[socket.socket, set[int]] = {}
-        self.unsent: dict[socket.socket, bytearray] = {}
-        self.asking: set[socket.socket] = set()  # connections that wait for rank 0's address
-        self.hungry: socket.socket | None = None  # the connection that waits for a piece of the input
+        self.connections: set[Agent] = set()
+        self.asking: set[Agent] = set()  # these wait for rank 0's address
+        self.hungry: Agent | None = None  # waits for a piece of the input
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
@@ -181,8 +196,8 @@ class Inbox:
         self.meeting = ""  # where rank 0 listens for the others
         self.asking.clear()
         self._feed_nobody()
-        for ranks in self.ranks_of.values():
-            ranks.clear()
+        for agent in self.connections:
+            agent.ranks.clear()
 
     def take(self, patience: float) -> None:
         """Wait at most *patience* seconds for messages, and read those that have arrived.
@@ -220,22 +235,22 @@ class Inbox:
         """Send *order* to every agent that can still be reached."""
         self.tell(self.agents, order)
 
-    def tell(self, agents: Collection[socket.socket], order: Order) -> None:
+    def tell(self, agents: Collection[Agent], order: Order) -> None:
         """Send *order* to the *agents* that can still be reached."""
         line = messages.encode(order, self.attempt)
         for agent in agents:
-            self.unsent[agent] += line
+            agent.unsent += line
             self._send(agent)
 
     @property
-    def agents(self) -> set[socket.socket]:
-        """The open control connections of agents whose ranks have sent messages."""
-        return {agent for agent, ranks in self.ranks_of.items() if ranks}
+    def agents(self) -> set[Agent]:
+        """The agents that can be reached and whose ranks have sent messages."""
+        return {agent for agent in self.connections if agent.ranks}
 
     @property
     def connected(self) -> set[int]:
         """The ranks whose agent can be reached."""
-        return {rank for ranks in self.ranks_of.values() for rank in ranks}
+        return {rank for agent in self.connections for rank in agent.ranks}
 
     @property
     def on_lost_hosts(self) -> list[int]:
@@ -244,8 +259,8 @@ class Inbox:
 
     def close(self) -> None:
         """Close all sockets."""
-        for connection in self.unread:
-            connection.close()
+        for agent in self.connections:
+            agent.connection.close()
         self.door.close()
         self.selector.close()
 
@@ -268,50 +283,47 @@ class Inbox:
         # Sending an order must have a time limit too; with this option the number of probes has no effect.
         wait = max(1.0, self.host_timeout - 0.5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
-        self.unread[connection], self.unsent[connection] = bytearray(), bytearray()
-        self.ranks_of[connection] = set()
-        self.selector.register(connection, selectors.EVENT_READ, partial(self._read, connection))
+        agent = Agent(connection)
+        self.connections.add(agent)
+        self.selector.register(connection, selectors.EVENT_READ, partial(self._read, agent))
 
-    def _send(self, connection: socket.socket) -> None:
+    def _send(self, agent: Agent) -> None:
         """Send what the connection can take now; the rest when it can take more."""
-        unsent = self.unsent[connection]
         try:
-            del unsent[: connection.send(unsent)]
+            del agent.unsent[: agent.connection.send(agent.unsent)]
         except BlockingIOError:
             pass
         except OSError:  # the agent has exited: the next read says so
-            unsent.clear()
-        if unsent:
-            self.selector.modify(
-                connection, selectors.EVENT_READ | selectors.EVENT_WRITE, partial(self._serve, connection)
-            )
+            agent.unsent.clear()
+        if agent.unsent:
+            either = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(agent.connection, either, partial(self._serve, agent))
 
-    def _serve(self, connection: socket.socket) -> None:
-        self.selector.modify(connection, selectors.EVENT_READ, partial(self._read, connection))
-        self._send(connection)
-        self._read(connection)
+    def _serve(self, agent: Agent) -> None:
+        self.selector.modify(agent.connection, selectors.EVENT_READ, partial(self._read, agent))
+        self._send(agent)
+        self._read(agent)
 
-    def _read(self, connection: socket.socket) -> None:
+    def _read(self, agent: Agent) -> None:
         cause, message = Cause.LOST_AGENT, "its agent, the process that supervises it, was killed or has crashed"
         try:
-            data = connection.recv(1 << 16)
+            data = agent.connection.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError as error:
             data, cause = b"", Cause.LOST_HOST
             message = f"its connection broke: its host does not answer: {error.strerror}"
         self.received += len(data)
-        unread = self.unread[connection]
-        for line in messages.take_lines(unread, data):
+        for line in messages.take_lines(agent.unread, data):
             try:
-                self._understand(connection, *messages.decode(line))
+                self._understand(agent, *messages.decode(line))
             except BadMessageError:
                 data = b""
                 break
-        if not data or len(unread) > LARGEST:
-            self._hang_up(connection, cause, message)
+        if not data or len(agent.unread) > LARGEST:
+            self._hang_up(agent, cause, message)
 
-    def _understand(self, agent: socket.socket, rank: int, message: Message) -> None:
+    def _understand(self, agent: Agent, rank: int, message: Message) -> None:
         """Store a message about a rank."""
         if isinstance(message, messages.Meeting):
             if rank == self.attempt:  # otherwise the message is of an earlier attempt
@@ -320,10 +332,10 @@ class Inbox:
         if rank < 0 or not isinstance(message, OfRank | OfAgent):
             raise BadMessageError(f"{type(message).__name__} of rank {rank}: nothing that an agent tells")
         if isinstance(message, messages.Named) and message.attempt == self.attempt:
-            self.ranks_of[agent].add(rank)
+            agent.ranks.add(rank)
             if self.ended:
                 self.tell([agent], self.ended)
-        if rank not in self.ranks_of[agent]:
+        if rank not in agent.ranks:
             return  # of an earlier attempt
         if isinstance(message, messages.NeedsInput):
             self._feed(agent)
@@ -348,17 +360,17 @@ class Inbox:
             self.failed.append(rank)
         seen.failure = failure
 
-    def _meet(self, connection: socket.socket, text: str | None) -> None:
+    def _meet(self, agent: Agent, text: str | None) -> None:
         """Store where rank 0 listens; answer requests (None) once that is known."""
         if text is None:
-            self.asking.add(connection)
+            self.asking.add(agent)
         else:
             self.meeting = text
         while self.meeting and self.asking:
             with suppress(OSError):
-                self.asking.pop().send(messages.encode(messages.Meeting(self.meeting), self.attempt))
+                self.asking.pop().connection.send(messages.encode(messages.Meeting(self.meeting), self.attempt))
 
-    def _feed(self, agent: socket.socket) -> None:
+    def _feed(self, agent: Agent) -> None:
         """Send an agent the next piece of the input, as soon as there is one."""
         self._feed_nobody()
         if self.input is None:
@@ -378,20 +390,20 @@ class Inbox:
             self.selector.unregister(self.input)
         self.hungry = None
 
-    def _hang_up(self, connection: socket.socket, cause: Cause, message: str) -> None:
-        if self.hungry is connection:
+    def _hang_up(self, agent: Agent, cause: Cause, message: str) -> None:
+        if self.hungry is agent:
             self._feed_nobody()
-        self.selector.unregister(connection)
-        self.asking.discard(connection)
-        del self.unread[connection], self.unsent[connection]
-        for rank in self.ranks_of.pop(connection):
+        self.selector.unregister(agent.connection)
+        self.connections.discard(agent)
+        self.asking.discard(agent)
+        for rank in agent.ranks:
             seen = self.ranks[rank]
             if seen.state is not RankState.EXITED:
                 seen.state, seen.lost = RankState.LOST, cause
                 self._count(rank, seen)
                 if seen.failure is None:
                     self._fail(rank, seen, _lost(rank, seen, cause, message))
-        connection.close()
+        agent.connection.close()
 
 
 def _lost(rank: int, seen: RankSeen, cause: Cause, message: str) -> Failure:

@@ -152,7 +152,7 @@ class Monitor(Record, frozen=False):
         if is_host_lost or (since < TOGETHER and any(map(_is_of_all, failures))):
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
-        if doubtful and any(map(is_unanswered, self.inbox.agents)):
+        if doubtful and any(is_unanswered(agent.connection) for agent in self.inbox.agents):
             return False
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
         return since > patience
