@@ -182,8 +182,8 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
-    told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
+    is_known = len(hosts) > 1 and all(host.slots is not None for host in hosts)
+    return mpirun.fills_the_first_host and is_known and spec.oversubscribe and not spec.map_by
 
 
 def _slots(hosts: _Hosts, mpirun: Mpirun, spec: LaunchSpec, *, starting: bool) -> dict[str, int | None]:

@@ -167,7 +167,7 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
     Raises:
         LauncherError: A host does not answer in that time, or the user has stopped the job.
     """
-    spec, told = plan.task.spec, ""
+    spec, waiting_for = plan.task.spec, ""
     until = time.monotonic() + spec.timeout
     while wrong := login.closed_hosts(plan, lambda: caller.signals.number, lost if spec.elastic else ()):
         if spec.elastic:
@@ -175,8 +175,8 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
             break
         if time.monotonic() > until:
             raise LauncherError(next(iter(wrong.values())))
-        if told != (told := ", ".join(wrong)):
-            say(f"the restart waits for {told}, for at most {spec.timeout:g} s (--timeout)")
+        if waiting_for != (waiting_for := ", ".join(wrong)):
+            say(f"the restart waits for {waiting_for}, for at most {spec.timeout:g} s (--timeout)")
         time.sleep(_PAUSE)
     if caller.signals.number:
         raise LauncherError("interrupted")

@@ -79,7 +79,7 @@ class Stop:
 
     def __init__(self, monitor: Monitor, signals: UserSignals, grace: float, live: Live) -> None:
         self.monitor, self.signals, self.grace, self.live = monitor, signals, grace, live
-        self.told: set[Agent] = set()
+        self.informed: set[Agent] = set()
         self.released = self.left = False
         self.until = float("inf")
 
@@ -94,17 +94,19 @@ class Stop:
                 inbox.tell_all(messages.PassSignal(number))
         if not self.signals.number or self.monitor.ending:
             return
-        if new := inbox.agents - self.told:
-            first, self.told = not self.told, self.told | new
+        if new := inbox.agents - self.informed:
+            first, self.informed = not self.informed, self.informed | new
             self.until = now + self.grace if first else self.until
             inbox.tell(new, messages.Stop(self.signals.number, max(0.0, self.until - now)))
             if first:
                 name = signal_name(self.signals.number)
                 self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
-        if self.told and self.monitor.all_done and not self.released:
+        if self.informed and self.monitor.all_done and not self.released:
             self.released = True
             inbox.tell_all(messages.Release())
-        if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's exit
+        if (
+            self.informed and self.monitor.finished and not self.left
+        ):  # not before: mpirun ends all at the first one's exit
             self.left = True
             inbox.tell_all(messages.Leave(128 + self.signals.number))
 
@@ -122,7 +124,7 @@ class Stop:
         if not self.signals.number:
             return False
         late = time.monotonic() > self.until + PROMPT
-        return self.signals.again or self.monitor.ending or not self.told or late
+        return self.signals.again or self.monitor.ending or not self.informed or late
 
     def order_end(self) -> None:
         """Order every agent to end its ranks now, unless a failure has already caused that order."""

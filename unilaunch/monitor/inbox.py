@@ -134,7 +134,7 @@ class RankSeen(Record, frozen=False):
 
 
 class Agent:
-    """An agent's end of the job, as the monitor sees it: its connection, and which ranks it supervises.
+    """An agent that is connected.
 
     Attributes:
         connection: The control connection.
@@ -256,6 +256,20 @@ class Inbox:
     def on_lost_hosts(self) -> list[int]:
         """The ranks whose host does not answer."""
         return [rank for rank, seen in self.ranks.items() if seen.lost is Cause.LOST_HOST]
+
+    def request_stacks(self, *, native: bool = False) -> None:
+        """Request the stacks of all ranks, and forget earlier ones; *native* as in `ShowStacks`.
+
+        The ranks may have gone on since those.
+        """
+        for seen in self.ranks.values():
+            seen.stack = None
+        self.tell_all(messages.ShowStacks(native))
+
+    def stacks(self) -> tuple[dict[int, messages.Stack], set[int]]:
+        """Return the stacks that have arrived, by rank, and the ranks whose stacks can still arrive."""
+        arrived = {rank: seen.stack for rank, seen in self.ranks.items() if seen.stack}
+        return arrived, {rank for rank in self.connected if not self.ranks[rank].is_over} - set(arrived)
 
     def close(self) -> None:
         """Close all sockets."""
