@@ -209,7 +209,7 @@ class Job:
         self, plan: Plan, environ: Mapping[str, str], files: "TemporaryDirectory[str]", *, attended: bool
     ) -> None:
         self._plan, self._environ, self._files = plan, environ, files
-        self._caller = Caller(UserSignals(), attended, self._note_start)
+        self._caller = Caller(UserSignals(), attended, self._on_start)
         self._inbox: Inbox | None = None
         self._end: Future[LaunchResult] = Future()
         self._thread = threading.Thread(target=self._run, name="unilaunch job", daemon=True)
@@ -301,7 +301,7 @@ class Job:
         finally:
             self._files.cleanup()
 
-    def _note_start(self, plan: Plan, inbox: Inbox) -> None:
+    def _on_start(self, plan: Plan, inbox: Inbox) -> None:
         self._plan, self._inbox = plan, inbox
 
     def _known(self) -> dict[int, RankSeen]:

@@ -159,7 +159,9 @@ class StartedMpirun(Started):
 
 
 class Guard:
-    """A process that imports what every rank needs, the framework once it is told the ranks' environment.
+    """The process of a direct start that forks the agents of all attempts; it may be started before the job is planned.
+
+    It imports what every rank needs, and the framework once it is told the ranks' environment.
 
     Args:
         target: What the ranks run, for lists of processes.
