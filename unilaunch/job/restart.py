@@ -22,7 +22,7 @@ from unilaunch.record import replace
 from unilaunch.spec.hostfile import format_hostfile
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.placeholders import placeholder_values, replace_placeholders
-from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET
+from unilaunch.spec.start_variables import MAX_RESTARTS, RESTARTS, SECRET
 from unilaunch.spec.task import Task
 
 #: Seconds between two tries to log in to hosts that do not answer.
@@ -94,9 +94,8 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     ):
         restarts, caller = 0, replace(caller, stdin=stdin)
         while True:
-            known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
-            result = start(plan, {**known, MONITOR: where}, inbox, caller, agents)
+            result = start(plan, where, inbox, caller, agents)
             result = _explained(result, plan, caller)
             agents.exit_code = result.returncode
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):

@@ -3,7 +3,7 @@
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
@@ -75,7 +75,7 @@ def listening(plan: Plan, key: bytes | None = None) -> Iterator[tuple[Inbox, str
         yield inbox, heard.where
 
 
-def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
+def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
     """Start the job, show its output, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
@@ -84,8 +84,8 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
 
     Args:
         plan: The plan of this attempt.
-        environ: The process's environment, with MONITOR for the agents.
-        inbox: The socket to which the agents connect.
+        where: The addresses to which the agents connect, for MONITOR.
+        inbox: Their socket.
         caller: The process or thread that waits for the job.
         agents: Starts the agents of all attempts, if this is a direct start.
     """
@@ -107,7 +107,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         alone = caller.attended and spec.console == "rank0"
-        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
+        environ = {**request.environ, MONITOR: where, SPEC: handover.hand_over(task)}
         if isinstance(plan.mpirun, DirectStart):
             console = Console(caller.stdin, live.shown, own_windows() if alone else NO_WINDOWS)
             started: Started = agents.start(request, environ, console)
