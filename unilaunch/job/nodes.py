@@ -35,7 +35,7 @@ from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Request
 from unilaunch.machine import addresses
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import notice_silence
+from unilaunch.monitor.connection import notice_silence, read_where, write_where
 from unilaunch.monitor.messages import BadMessageError, Message
 from unilaunch.overriding import override
 from unilaunch.rendezvous.secret_file import PrivateFile, find_folder
@@ -230,14 +230,15 @@ class Leader(DirectAgents):
         size, nodes = request.nprocs, self.plan.task.spec.nnodes
         self._attempt += 1
         first = Share(0, size // nodes, size, f"direct-{self._nonce}-{self._attempt}")
-        own, port, _, seconds = environ[MONITOR].split()
+        places, _, seconds = read_where(environ[MONITOR])
         told: dict[str, JsonValue] = {name: environ[name] for name in _TOLD if name in environ}
         for node, line in self.nodes.items():
             line.exit_code = None
             line.send(
                 messages.Begin(
                     first=node * first.ranks, size=size, run=first.run, nonce=self._nonce,
-                    addresses=tuple(own.split(",")), port=int(port), host_timeout=float(seconds), variables=told,
+                    addresses=tuple(address for address, _ in places), port=places[0][1], host_timeout=seconds,
+                    variables=told,
                 )
             )  # fmt: skip
         local = super().start(request, ranks_environment(self.plan, environ), console, first)
@@ -451,11 +452,11 @@ class _Follower:
 
     def _begin(self, begin: messages.Begin) -> Started:
         peer = addresses.plain(self.line.connection.getpeername()[0])
-        places = ",".join(begin.addresses if addresses.is_loopback(peer) else dict.fromkeys([peer, *begin.addresses]))
-        key = _derive(self.secret, begin.nonce).hex()
+        places = begin.addresses if addresses.is_loopback(peer) else dict.fromkeys([peer, *begin.addresses])
+        key = _derive(self.secret, begin.nonce)
         told = {name: str(begin.variables[name]) for name in _TOLD if name in begin.variables}
         environ = ranks_environment(self.plan, {**self.plan.request.started().environ, **told})
-        environ[MONITOR] = f"{places} {begin.port} {key} {begin.host_timeout:g}"
+        environ[MONITOR] = write_where(places, begin.port, key, begin.host_timeout)
         ranks = len(self.plan.rows) // self.plan.task.spec.nnodes
         share = Share(begin.first, ranks, begin.size, begin.run)
         return self.agents.start(self.plan.request.started(), environ, Console(None), share)

@@ -7,7 +7,7 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
@@ -57,8 +57,13 @@ def listen(hosts: Sequence[str], *, several: bool, host_timeout: float, key: byt
     """
     listener = addresses.listen(0, several=several)
     secret = key or new_secret()
-    own, port = addresses.own_addresses(hosts, several=several), listener.getsockname()[1]
-    return Listening(listener, secret, f"{','.join(own)} {port} {secret.hex()} {host_timeout:g}")
+    own = addresses.own_addresses(hosts, several=several)
+    return Listening(listener, secret, write_where(own, listener.getsockname()[1], secret, host_timeout))
+
+
+def write_where(places: Iterable[str], port: int, secret: bytes, host_timeout: float) -> str:
+    """Return the value of the variable MONITOR, from which agents read where the monitor listens."""
+    return f"{','.join(places)} {port} {secret.hex()} {host_timeout:g}"
 
 
 def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
