@@ -88,12 +88,9 @@ def needs_no_mpi(task: Task[LaunchSpec]) -> bool:
     Args:
         task: The task of the ranks. If its file is not here, nothing is known of it.
     """
-    target, spec = task.target, task.spec
-    if task.model or (target.file and not target.file.is_file()):
+    if task.target.file and not task.target.file.is_file():
         return False
-    on_devices = frozenset({"mindspore"}) if spec.device != "cpu" else frozenset[str]()
-    folder = Path(spec.cwd) if spec.cwd else None
-    return find_import(target, LIBRARIES | _GRAPHS | on_devices, folder) is None
+    return _need_of_program(task, has_devices=True) is None
 
 
 def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
@@ -128,10 +125,10 @@ def _need_of_mpirun(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapp
         return _Need(f"{other} is another host", forces=True)
     if option := _option_of_mpirun(spec):
         return _Need(f"{option} is an option of mpirun", forces=True)
-    return _need_of_program(task, environ)
+    return _need_of_program(task, has_devices=any(visible_devices(environ).values()))
 
 
-def _need_of_program(task: Task[LaunchSpec], environ: Mapping[str, str]) -> _Need | None:
+def _need_of_program(task: Task[LaunchSpec], *, has_devices: bool) -> _Need | None:
     spec = task.spec
     if task.model:
         return _Need(f"the ranks of {task.model.name} exchange their data over MPI", if_there=True)
@@ -140,8 +137,7 @@ def _need_of_program(task: Task[LaunchSpec], environ: Mapping[str, str]) -> _Nee
         return _Need(f"{task.target} imports {library}")
     if find_import(task.target, _GRAPHS, folder):
         return _Need(f"{task.target} exchanges rows of a graph over MPI", if_there=True)
-    seen = any(visible_devices(environ).values())
-    if seen and spec.device != "cpu" and find_import(task.target, frozenset({"mindspore"}), folder):
+    if has_devices and spec.device != "cpu" and find_import(task.target, frozenset({"mindspore"}), folder):
         return _Need("MindSpore on a device finds its ranks through Open MPI", if_there=True)
     return None
 
