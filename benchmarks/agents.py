@@ -25,10 +25,9 @@ from mpirun import verdict
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.machine.limits import allow_files, files_for_strangers
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import Connection
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import Connection, listen
+from unilaunch.monitor.inbox import Inbox, RankSeen
 from unilaunch.monitor.monitor import Monitor
-from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.verdict import judge, show
 
 PROCESSES = 4

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from unilaunch.interfaces.report_layout import ReportLayout
     from unilaunch.interfaces.step import Step
     from unilaunch.interfaces.world import LauncherInfo, World
-    from unilaunch.job.api import launch, start
-    from unilaunch.job.handle import Job, JobStatus, RankStatus
+    from unilaunch.job.api import Job, JobStatus, RankStatus, launch, start
     from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request
     from unilaunch.look.logs.lines import LogLine
-    from unilaunch.monitor.rank_seen import RankState
+    from unilaunch.monitor.inbox import RankState
     from unilaunch.rank.current import init
     from unilaunch.spec.hostfile import HostfileError
     from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec
@@ -66,15 +65,14 @@ _NAMES = {
         UnilaunchError
     """,
     "spec.hostfile": "HostfileError",
-    "job.api": "launch start",
+    "job.api": "Job JobStatus RankStatus launch start",
     "jobfiles": "JobFile",
-    "job.handle": "Job JobStatus RankStatus",
     "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
     "launchers.mpirun": "Mpirun Request",
     "look.logs.lines": "LogLine",
     "interfaces.model": "Framework Model Session",
-    "monitor.rank_seen": "RankState",
+    "monitor.inbox": "RankState",
     "folder.failure": "Cause Failure",
     "folder.result": "JobFailed LaunchResult RankResult",
     "rank.current": "init",

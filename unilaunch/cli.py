@@ -194,7 +194,7 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
     """Start a job, and return its exit code."""
     guard = None
     if given.get("target") and not _ASKING_FOR_MPIRUN & set(given):
-        from unilaunch.job.guard import Guard
+        from unilaunch.job.started import Guard
 
         # It imports unilaunch while this process imports what plans the job.
         with suppress(LauncherError):  # tried again when the job is planned

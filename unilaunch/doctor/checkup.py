@@ -17,13 +17,14 @@ from unilaunch.doctor.diagnosis import Finding, Visit, apart, diagnose, differin
 from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
 from unilaunch.errors import InputError
 from unilaunch.folder.files import write_users
-from unilaunch.job.find import find_mpirun
+from unilaunch.job.choice import find_mpirun
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.machine.addresses import own_names
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.record import Record, replace
 from unilaunch.spec.hostfile import Host, format_hostfile
 from unilaunch.spec.launch_spec import DoctorSpec

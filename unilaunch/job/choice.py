@@ -1,23 +1,35 @@
-"""Which start a job gets: `launch` starts the ranks of this host itself, unless something asks for an mpirun."""
+"""What starts the ranks: `launch` itself on this host, unless something asks for an mpirun, which is found here."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from unilaunch import launchers
 from unilaunch.errors import LauncherError, SpecError
-from unilaunch.job.direct import direct_start
-from unilaunch.job.find import find_mpirun
 from unilaunch.launchers import slurm
-from unilaunch.launchers.mpirun import Mpirun
+from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import visible_devices
+from unilaunch.overriding import override
 from unilaunch.spec.hostfile import Host
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.mpi_programs import LIBRARIES, find_import
-from unilaunch.spec.task import Task
+from unilaunch.spec.run_spec import RunSpec
+from unilaunch.spec.task import Machine, Task
+from unilaunch.version import __version__
 
 #: Options that only an mpirun can apply.
 _OF_MPIRUN = ("mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args")
+#: The fields of `LaunchSpec` that say how ranks are started. Others may hold secrets, and no rank depends on them.
+_OF_THE_START = {"nnodes", "node_rank", "max_restarts", "grace", "cwd", "bind_to"}
 #: Packages whose data path is faster over MPI.
 _GRAPHS = frozenset({"unilaunch_graph"})
 
@@ -76,12 +88,9 @@ def needs_no_mpi(task: Task[LaunchSpec]) -> bool:
     Args:
         task: The task of the ranks. If its file is not here, nothing is known of it.
     """
-    target, spec = task.target, task.spec
-    if task.model or (target.file and not target.file.is_file()):
+    if task.target.file and not task.target.file.is_file():
         return False
-    on_devices = frozenset({"mindspore"}) if spec.device != "cpu" else frozenset[str]()
-    folder = Path(spec.cwd) if spec.cwd else None
-    return find_import(target, LIBRARIES | _GRAPHS | on_devices, folder) is None
+    return _need_of_program(task, has_devices=True) is None
 
 
 def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
@@ -116,10 +125,10 @@ def _need_of_mpirun(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapp
         return _Need(f"{other} is another host", forces=True)
     if option := _option_of_mpirun(spec):
         return _Need(f"{option} is an option of mpirun", forces=True)
-    return _need_of_program(task, environ)
+    return _need_of_program(task, has_devices=any(visible_devices(environ).values()))
 
 
-def _need_of_program(task: Task[LaunchSpec], environ: Mapping[str, str]) -> _Need | None:
+def _need_of_program(task: Task[LaunchSpec], *, has_devices: bool) -> _Need | None:
     spec = task.spec
     if task.model:
         return _Need(f"the ranks of {task.model.name} exchange their data over MPI", if_there=True)
@@ -128,7 +137,135 @@ def _need_of_program(task: Task[LaunchSpec], environ: Mapping[str, str]) -> _Nee
         return _Need(f"{task.target} imports {library}")
     if find_import(task.target, _GRAPHS, folder):
         return _Need(f"{task.target} exchanges rows of a graph over MPI", if_there=True)
-    seen = any(visible_devices(environ).values())
-    if seen and spec.device != "cpu" and find_import(task.target, frozenset({"mindspore"}), folder):
+    if has_devices and spec.device != "cpu" and find_import(task.target, frozenset({"mindspore"}), folder):
         return _Need("MindSpore on a device finds its ranks through Open MPI", if_there=True)
     return None
+
+
+@dataclass(frozen=True)
+class DirectStart(Mpirun):
+    """The start by `launch` itself.
+
+    Attributes:
+        mpi: Whether the ranks may import a library that needs MPI: the user has asked for this start.
+        fields: What the user has given of `_OF_THE_START`, as JSON.
+    """
+
+    mpi: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    @override
+    def process(self) -> str:
+        return "the agent of this host"
+
+    @override
+    def write(self, request: Request) -> list[str]:
+        """Return a command line that starts the same job in the same way."""
+        export = {"export": list(request.mpi.export)} if request.mpi.export else {}
+        return launch_line(request.program, {**self.fields, **export, "launcher": "direct", "nprocs": request.nprocs})
+
+
+def direct_start(spec: LaunchSpec, *, mpi: bool = False) -> DirectStart:
+    """Return the start by this Python of what the user wants; *mpi* as in `DirectStart`."""
+    major, minor = (int(part) for part in __version__.split(".")[:2])
+    fields = spec.model_dump(mode="json", include=_OF_THE_START, exclude_defaults=True)
+    return DirectStart(Path(sys.executable), "unilaunch", (major, minor), mpi, fields)
+
+
+def launch_line(program: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
+    """Return the command line of a `launch` that starts ranks.
+
+    Args:
+        program: The command line of each rank, with its spec.
+        fields: The fields of `LaunchSpec` that this spec does not have.
+    """
+    at = program.index("--spec") + 1
+    # A rank's spec leaves out its own default, and `launch` has another one.
+    console = RunSpec.model_fields["console"].default
+    whole = json.dumps({"console": console, **json.loads(program[at]), **fields})
+    return [*program[:3], "launch", "--spec", whole, *program[at + 1 :]]
+
+
+def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
+    """Return the mpirun that starts the job: the named one, else the one in PATH, else the one beside this Python.
+
+    Raises:
+        LauncherError: There is none, or it belongs to no launcher that unilaunch can start.
+    """
+    path = _locate(wanted, environ.get("PATH"))
+    said = _ask_version(path)
+    for launcher in launchers.known().values():
+        if mpirun := launcher.recognise(path, said):
+            return mpirun
+    first = next(iter(said.splitlines()), "nothing")
+    expected = ", ".join(launcher.startable for launcher in launchers.known().values() if launcher.startable)
+    raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
+
+
+def as_of_a_shell(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with what a service may not have: Open MPI 4 needs a PATH to start, Open MPI 5 a HOME."""
+    whole = {"PATH": os.defpath, **environ}
+    with suppress(RuntimeError):  # this user has no home
+        whole = {"HOME": str(Path("~").expanduser()), **whole}
+    return whole
+
+
+@cache
+def _ask_version(path: Path) -> str:
+    """Return the program's output for --version; it is kept, since a job that is restarted needs it again."""
+    try:
+        line = [str(path), "--version"]
+        environ = as_of_a_shell(os.environ)  # noqa: TID251  (what a user's shell gives it)
+        done = subprocess.run(
+            line, env=environ, capture_output=True, text=True, errors="replace", check=False, timeout=20
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
+    return done.stdout + done.stderr
+
+
+def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str], machine: Machine) -> Mpirun:
+    """Return the mpirun for which a job file is written: the one found here, else the likeliest one on the cluster.
+
+    What is in an image has nothing to do with this machine: there it is the likeliest, unless the user names one.
+
+    Raises:
+        LauncherError: There is none here, and no launcher describes the one to expect.
+    """
+    if machine is Machine.IMAGE and not wanted and (assumed := _assume(None)):
+        return assumed
+    try:
+        return find_mpirun(wanted, environ)
+    except LauncherError:
+        if assumed := _assume(wanted):
+            return assumed
+        raise
+
+
+def _assume(wanted: Path | None) -> Mpirun | None:
+    for launcher in launchers.known().values():
+        if mpirun := launcher.assume():
+            return replace(mpirun, path=wanted or mpirun.path)
+    return None
+
+
+def _locate(wanted: Path | None, search: str | None) -> Path:
+    if wanted:
+        found = shutil.which(str(wanted), path=search)
+        if not found:
+            raise LauncherError(f"--mpirun {wanted}: no such program")
+        return _below_a_prefix(Path(found).absolute())
+    here = str(Path(sys.executable).parent)
+    for folder in (search, here):
+        for name in ("mpirun", "mpiexec"):
+            if found := shutil.which(name, path=folder):
+                return _below_a_prefix(Path(found).absolute())
+    raise LauncherError(
+        f"no mpirun in PATH, and none beside {sys.executable}: pip install 'unilaunch[mpi]', or load your cluster's MPI"
+    )
+
+
+def _below_a_prefix(path: Path) -> Path:
+    """Return the path with /usr/bin for /bin: Open MPI 4 takes no / for its prefix."""
+    return path.parent.resolve() / path.name if path.parent.parent == Path("/") else path

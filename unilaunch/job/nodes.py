@@ -25,11 +25,9 @@ from hashlib import sha256
 from selectors import EVENT_READ, DefaultSelector
 
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
-from unilaunch.job.direct import DirectAgents
-from unilaunch.job.guard import Guard
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import Started
-from unilaunch.job.stop import Asked
+from unilaunch.job.started import DirectAgents, Guard, Started
+from unilaunch.job.stop import UserSignals
 from unilaunch.job.terminal import Console, is_terminal
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.direct import Share
@@ -37,7 +35,7 @@ from unilaunch.launchers.mpirun import Request
 from unilaunch.machine import addresses
 from unilaunch.machine.connections import Acceptor, call
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import notice_silence
+from unilaunch.monitor.connection import notice_silence, read_where, write_where
 from unilaunch.monitor.messages import BadMessageError, Message
 from unilaunch.overriding import override
 from unilaunch.rendezvous.secret_file import PrivateFile, find_folder
@@ -191,7 +189,7 @@ class Leader(DirectAgents):
     Args:
         plan: The plan of the job.
         secret: The secret of the start.
-        asked: The user's signals; one on another node stops the job too.
+        signals: The user's signals; one on another node stops the job too.
         guard: As of `DirectAgents`.
 
     Attributes:
@@ -202,9 +200,9 @@ class Leader(DirectAgents):
         SpecError: The other nodes could not learn the secret.
     """
 
-    def __init__(self, plan: Plan, secret: StartSecret, asked: Asked, guard: Guard | None) -> None:
+    def __init__(self, plan: Plan, secret: StartSecret, signals: UserSignals, guard: Guard | None) -> None:
         super().__init__(plan.task.target, mpi=False, guard=guard)
-        self.plan, self.asked = plan, asked
+        self.plan, self.signals = plan, signals
         self._nonce = os.urandom(16).hex()
         self._attempt = 0
         self.nodes: dict[int, _Line] = {}
@@ -232,14 +230,15 @@ class Leader(DirectAgents):
         size, nodes = request.nprocs, self.plan.task.spec.nnodes
         self._attempt += 1
         first = Share(0, size // nodes, size, f"direct-{self._nonce}-{self._attempt}")
-        own, port, _, seconds = environ[MONITOR].split()
+        places, _, seconds = read_where(environ[MONITOR])
         told: dict[str, JsonValue] = {name: environ[name] for name in _TOLD if name in environ}
         for node, line in self.nodes.items():
             line.exit_code = None
             line.send(
                 messages.Begin(
                     first=node * first.ranks, size=size, run=first.run, nonce=self._nonce,
-                    addresses=tuple(own.split(",")), port=int(port), host_timeout=float(seconds), variables=told,
+                    addresses=tuple(address for address, _ in places), port=places[0][1], host_timeout=seconds,
+                    variables=told,
                 )
             )  # fmt: skip
         local = super().start(request, ranks_environment(self.plan, environ), console, first)
@@ -270,7 +269,7 @@ class Leader(DirectAgents):
         timeout = self.plan.task.spec.timeout
         until, told, refused = time.monotonic() + timeout, False, set[str]()
         while self._missing or not all(line.joined for line in self.nodes.values()):
-            if self.asked.number:
+            if self.signals.number:
                 raise LauncherError("interrupted")
             if time.monotonic() > until:
                 raise RendezvousError(self._who_is_missing(timeout))
@@ -309,7 +308,7 @@ class Leader(DirectAgents):
                 case messages.Exited(code):
                     line.exit_code = code if code is not None else 1
                 case messages.PassSignal(number):
-                    self.asked.note(number)
+                    self.signals.note(number)
                 case _:
                     pass  # nothing that a node tells
 
@@ -383,31 +382,31 @@ class _StartedOnNodes(Started):
             line.send(messages.PassSignal(number))
 
 
-def follow(plan: Plan, environ: Mapping[str, str], asked: Asked, guard: Guard | None) -> int:
+def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: Guard | None) -> int:
     """Be another node than node 0: start the agents that node 0 orders; return the job's exit code.
 
     Args:
         plan: The plan of the job, as this node has made it from the same line.
         environ: The process's environment.
-        asked: The user's signals.
+        signals: The user's signals.
         guard: As of `DirectAgents`.
 
     Raises:
         UnilaunchError: Node 0 cannot be reached, has another secret, or has gone.
     """
-    reached = _reach(plan, StartSecret(plan.task.spec, environ), asked)
+    reached = _reach(plan, StartSecret(plan.task.spec, environ), signals)
     if reached is None:
         say("interrupted")
-        return 128 + asked.number
+        return 128 + signals.number
     line, secret = reached
     line.send(describe(plan))
     with closing(line.connection), closing(DirectAgents(plan.task.target, mpi=False, guard=guard)) as agents:
-        return _Follower(plan, secret, line, agents, asked).run()
+        return _Follower(plan, secret, line, agents, signals).run()
 
 
 class _Follower:
-    def __init__(self, plan: Plan, secret: bytes, line: _Line, agents: DirectAgents, asked: Asked) -> None:
-        self.plan, self.secret, self.line, self.agents, self.asked = plan, secret, line, agents, asked
+    def __init__(self, plan: Plan, secret: bytes, line: _Line, agents: DirectAgents, signals: UserSignals) -> None:
+        self.plan, self.secret, self.line, self.agents, self.signals = plan, secret, line, agents, signals
         self.started: Started | None = None
         self.told, self.passed_on = False, 0
 
@@ -425,9 +424,9 @@ class _Follower:
             if self.started and not self.told and (ended := self.started.poll()) is not None:
                 self.told = True
                 self.line.send(messages.Exited(ended))
-            if self.passed_on < bool(self.asked.number) + self.asked.again:
+            if self.passed_on < bool(self.signals.number) + self.signals.again:
                 self.passed_on += 1
-                self.line.send(messages.PassSignal(self.asked.number))
+                self.line.send(messages.PassSignal(self.signals.number))
 
     def _obey(self) -> int | None:
         """Do what node 0 orders; return the job's exit code once it says that."""
@@ -453,17 +452,17 @@ class _Follower:
 
     def _begin(self, begin: messages.Begin) -> Started:
         peer = addresses.plain(self.line.connection.getpeername()[0])
-        places = ",".join(begin.addresses if addresses.is_loopback(peer) else dict.fromkeys([peer, *begin.addresses]))
-        key = _derive(self.secret, begin.nonce).hex()
+        places = begin.addresses if addresses.is_loopback(peer) else dict.fromkeys([peer, *begin.addresses])
+        key = _derive(self.secret, begin.nonce)
         told = {name: str(begin.variables[name]) for name in _TOLD if name in begin.variables}
         environ = ranks_environment(self.plan, {**self.plan.request.started().environ, **told})
-        environ[MONITOR] = f"{places} {begin.port} {key} {begin.host_timeout:g}"
+        environ[MONITOR] = write_where(places, begin.port, key, begin.host_timeout)
         ranks = len(self.plan.rows) // self.plan.task.spec.nnodes
         share = Share(begin.first, ranks, begin.size, begin.run)
         return self.agents.start(self.plan.request.started(), environ, Console(None), share)
 
 
-def _reach(plan: Plan, secret: StartSecret, asked: Asked) -> tuple[_Line, bytes] | None:
+def _reach(plan: Plan, secret: StartSecret, signals: UserSignals) -> tuple[_Line, bytes] | None:
     """Return the connection to node 0, and the secret; None if the user has stopped this node.
 
     Raises:
@@ -473,7 +472,7 @@ def _reach(plan: Plan, secret: StartSecret, asked: Asked) -> tuple[_Line, bytes]
     port, address = spec.master_port or PORT, str(spec.master_addr)
     numbers = range(1, spec.nnodes) if spec.node_rank is None else (spec.node_rank,)
     until, free, refused = time.monotonic() + spec.timeout, list(numbers), ""
-    while not asked.number:
+    while not signals.number:
         refusing: set[str] = set()
         places = [(one, port) for name in address.split(",") for one in addresses.resolve(name)]
         known = secret.find()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import socket
 import sys
@@ -12,10 +13,7 @@ from typing import Any
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.plugins import load_observer
-from unilaunch.job.choice import choose_start
-from unilaunch.job.direct import DirectStart
-from unilaunch.job.find import foresee_mpirun
-from unilaunch.job.mapping import make_room, map_ranks
+from unilaunch.job.choice import DirectStart, choose_start, foresee_mpirun
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
@@ -24,7 +22,7 @@ from unilaunch.machine.devices import absent_devices, count_cores, count_ranks, 
 from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.record import Record, replace
 from unilaunch.spec.habits import SLOTS
-from unilaunch.spec.hostfile import Host, parse_hosts, read_hostfile
+from unilaunch.spec.hostfile import RANKFILE, Host, parse_hosts, read_hostfile
 from unilaunch.spec.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.spec.redaction import HIDDEN, secret_arguments, secret_variables
 from unilaunch.spec.run_spec import RunSpec
@@ -33,6 +31,10 @@ from unilaunch.spec.task import Machine, Task
 _SHOWN = 8  # most hosts that an error names
 _MOST_RANKS = 1_000_000
 _UNREAD = (Host("?"),)  # the hosts of an allocation that only mpirun can read
+#: With these values, and by default, Open MPI fills one host after the other.
+_FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}
+_RANK_LINE = re.compile(r"\s*rank\s+(\d+)\s*=\s*(\S+)\s+slots?\s*=", re.IGNORECASE)
+_PER_NODE = re.compile(r"ppr:(\d+):node")
 
 
 class Row(Record):
@@ -77,38 +79,35 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         UnilaunchError: The job cannot run.
     """
     starting = machine is Machine.HERE
-    mpirun, why = _choose(task, environ, machine)
-    spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
+    hosts = _find_hosts(task.spec, environ, starting=starting)
+    if starting:
+        mpirun, why = choose_start(task, hosts.known, environ)
+    else:
+        mpirun, why = foresee_mpirun(task.spec.mpirun, environ, machine), "a job file"
+    task = _resolved(task, mpirun, starting=starting)
+    if starting and not (hosts.named or hosts.allocated):
+        task = replace(task, spec=_counted_here(task.spec, environ))
+    spec = mpi = task.spec
     if starting and not spec.hosts and not spec.hostfile and os.geteuid() == 0:
         mpi = mpi.model_copy(update={"allow_run_as_root": True})  # mpirun is our choice here, not the user's
-    named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting and spec.nnodes == 1 else ())
-    allocated = not hosts and spec.nnodes == 1 and is_allocated(environ)
-    known_here = starting and not allocated
-    given = (allocated_hosts(environ) or _UNREAD) if allocated and starting else hosts
-    # A task of an allocation may be a whole node: the ranks of a direct start are as many as the user says.
-    direct = isinstance(mpirun, DirectStart)
-    free = allocated and direct and spec.nprocs is not None
-    slots = dict.fromkeys(host.name for host in given) if free else _slots(given, mpirun, known_here=known_here)
-    if starting and not (hosts or allocated):
-        spec = _counted_here(spec, environ)
-        task = replace(task, spec=spec)
+    slots = _slots(hosts, mpirun, spec, starting=starting)
     if (nprocs := _count(spec, slots)) > _MOST_RANKS:
         raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
     task.check(nprocs)
     _check_observers(task)
-    if _fills_the_first_host(spec, mpirun, hosts):
-        hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
-        slots = _slots(hosts, mpirun, known_here=known_here)
-    here = own_names([host.name for host in hosts])
-    told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
-    in_order = _in_mpiruns_order(slots, mpirun, here)
-    names = _names(in_order, nprocs, mpi.map_by if told else "unknown", (spec.node_rank or 0, spec.nnodes))
+    named = hosts.named
+    if _fills_the_first_host(spec, mpirun, named):
+        named, mpi = make_room(named, nprocs), mpi.model_copy(update={"oversubscribe": False})
+        slots = {host.name: host.slots for host in named}
+    here = own_names([host.name for host in named])
+    names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi, mpirun)
     beside = _beside(environ) if starting else {}
+    is_direct = isinstance(mpirun, DirectStart)
     request = Request(
         nprocs=nprocs,
-        hosts=hosts,
-        hostfile=str(spec.hostfile) if hosts == named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
-        several=spec.nnodes > 1 or (allocated and not direct) or any(host.name not in here for host in hosts),
+        hosts=named,
+        hostfile=str(spec.hostfile) if named == hosts.named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
+        several=spec.nnodes > 1 or (hosts.allocated and not is_direct) or any(host.name not in here for host in named),
         host_timeout=spec.host_timeout,
         cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
@@ -125,15 +124,24 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     return Plan(task, mpirun, line, tuple(rows), request, why, tuple(notes))
 
 
-def _choose(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine) -> tuple[Mpirun, str]:
-    """Return what starts the ranks, and why."""
-    spec = task.spec
-    if machine is not Machine.HERE:
-        return foresee_mpirun(spec.mpirun, environ, machine), "a job file"
-    hosts = hosts_of(spec)
-    if not hosts and spec.nnodes == 1 and is_allocated(environ):
-        hosts = allocated_hosts(environ) or _UNREAD
-    return choose_start(task, hosts, environ)
+class _Hosts(Record):
+    """The hosts of a job.
+
+    Attributes:
+        named: The hosts that mpirun is told; empty for this host, and if mpirun reads an allocation by itself.
+        allocated: Whether mpirun reads an allocation by itself.
+        known: The hosts that are named or allocated, as far as it is known; empty for this host.
+    """
+
+    named: tuple[Host, ...]
+    allocated: bool
+    known: tuple[Host, ...]
+
+
+def _find_hosts(spec: LaunchSpec, environ: Mapping[str, str], *, starting: bool) -> _Hosts:
+    named = hosts_of(spec) or (hosts_to_name(environ) if starting and spec.nnodes == 1 else ())
+    allocated = not named and spec.nnodes == 1 and is_allocated(environ)
+    return _Hosts(named, allocated, (allocated_hosts(environ) or _UNREAD) if allocated and starting else named)
 
 
 def _check_observers(task: Task[LaunchSpec]) -> None:
@@ -174,21 +182,18 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
-    told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
+    is_known = len(hosts) > 1 and all(host.slots is not None for host in hosts)
+    return mpirun.fills_the_first_host and is_known and spec.oversubscribe and not spec.map_by
 
 
-def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[str, int | None]:
-    """Return the slots of each host; None if only mpirun knows them.
-
-    Args:
-        hosts: The hosts that the user named or that are allocated.
-        mpirun: The mpirun; without hosts it fills this host.
-        known_here: Whether the job would run on this host, and not in an allocation or from a job file.
-    """
-    if hosts:
-        return {host.name: host.slots for host in hosts}
-    return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
+def _slots(hosts: _Hosts, mpirun: Mpirun, spec: LaunchSpec, *, starting: bool) -> dict[str, int | None]:
+    """Return the slots of each host; None if only mpirun knows them, or if the user says how many ranks there are."""
+    if hosts.known:
+        # A task of an allocation may be a whole node: the ranks of a direct start are as many as the user says.
+        is_free = hosts.allocated and isinstance(mpirun, DirectStart) and spec.nprocs is not None
+        return {host.name: None if is_free else host.slots for host in hosts.known}
+    is_counted = mpirun.counts_cores and starting and not hosts.allocated
+    return {socket.gethostname(): count_cores() if is_counted else None}
 
 
 def _counted_here(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
@@ -239,26 +244,88 @@ def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set
     return dict(sorted(slots.items(), key=lambda item: mpirun.begins_here and item[0] not in here))
 
 
-def _names(
-    slots: Mapping[str, int | None], nprocs: int, map_by: str | None, node: tuple[int, int] = (0, 1)
-) -> list[str]:
+def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, mpirun: Mpirun) -> list[str]:
     """Return the host of each rank; "?" if it is not known.
 
     Args:
         slots: The hosts and their slots, in the order in which they get ranks.
         nprocs: Number of ranks.
-        map_by: The policy of mpirun.
-        node: Which node this host is, and the number of nodes.
+        spec: The options.
+        mpirun: The mpirun.
     """
-    own, nodes = node
-    if nodes > 1:
+    if (nodes := spec.nnodes) > 1:
+        own = spec.node_rank or 0
         return [next(iter(slots)) if rank * nodes // nprocs == own else "?" for rank in range(nprocs)]
     if len(slots) == 1:
         return list(slots) * nprocs
     if any(number is None for number in slots.values()):
         return ["?"] * nprocs
+    is_foreseen = spec.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(spec))
     known = {name: number or 0 for name, number in slots.items()}
-    return map_ranks(known, nprocs, map_by)
+    return map_ranks(known, nprocs, spec.map_by if is_foreseen else "unknown")
+
+
+def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list[str]:
+    """Return each rank's host, by rank; "?" for every rank if only mpirun knows it.
+
+    Args:
+        slots: Slots by host, in the order of the hosts.
+        nprocs: Number of ranks.
+        map_by: mpirun's --map-by.
+
+    Raises:
+        SpecError: A rankfile cannot be read, or has no line for a rank.
+    """
+    if (map_by or "").lower().startswith(RANKFILE):
+        return _of_rankfile(Path(str(map_by)[len(RANKFILE) :].partition(":")[0]), nprocs)
+    policy = map_by.lower() if map_by else None
+    if policy and not policy.startswith("ppr:"):
+        policy = policy.partition(":")[0] or None
+    if match := _PER_NODE.match(policy or ""):
+        return _cut([name for name in slots for _ in range(int(match[1]))], nprocs)
+    if sum(slots.values()) < nprocs:
+        return ["?"] * nprocs
+    if policy in _FILLING:
+        return _cut([name for name, number in slots.items() for _ in range(number)], nprocs)
+    return _cut(_round_robin(slots), nprocs) if policy == "node" else ["?"] * nprocs
+
+
+def make_room(hosts: Sequence[Host], nprocs: int) -> tuple[Host, ...]:
+    """Return the hosts with slots for all ranks; missing slots are added to the hosts in turn, up to each maximum.
+
+    Args:
+        hosts: The hosts with their slots.
+        nprocs: Number of ranks.
+    """
+    slots = [host.slots or 0 for host in hosts]
+    lacking, open_ = nprocs - sum(slots), True
+    while lacking > 0 and open_:
+        open_ = False
+        for at, host in enumerate(hosts):
+            if lacking > 0 and slots[at] < (host.max_slots or nprocs):
+                slots[at], lacking, open_ = slots[at] + 1, lacking - 1, True
+    return tuple(replace(host, slots=number) for host, number in zip(hosts, slots, strict=True))
+
+
+def _of_rankfile(path: Path, nprocs: int) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"--map-by {RANKFILE}{path}: cannot be read: {error}") from None
+    hosts = {int(found[1]): found[2] for line in lines if (found := _RANK_LINE.match(line))}
+    missing = next((rank for rank in range(nprocs) if rank not in hosts), None)
+    if missing is not None:
+        raise SpecError(f"{path}: no line for rank {missing} of {nprocs}; expected 'rank {missing}=HOST slot=N'")
+    return [hosts[rank] for rank in range(nprocs)]
+
+
+def _round_robin(slots: Mapping[str, int]) -> list[str]:
+    rounds = range(max(slots.values()))
+    return [name for turn in rounds for name, number in slots.items() if turn < number]
+
+
+def _cut(names: list[str], nprocs: int) -> list[str]:
+    return names[:nprocs] if len(names) >= nprocs else ["?"] * nprocs
 
 
 def _rows(

@@ -11,19 +11,18 @@ from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import login
-from unilaunch.job.direct import DirectAgents, DirectStart
-from unilaunch.job.find import as_of_a_shell
-from unilaunch.job.guard import Guard
+from unilaunch.job.choice import DirectStart, as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
-from unilaunch.job.stop import Asked, noting_signals
+from unilaunch.job.started import DirectAgents, Guard
+from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.job.terminal import own_input
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.record import replace
 from unilaunch.spec.hostfile import format_hostfile
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.placeholders import placeholder_values, replace_placeholders
-from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET
+from unilaunch.spec.start_variables import MAX_RESTARTS, RESTARTS, SECRET
 from unilaunch.spec.task import Task
 
 #: Seconds between two tries to log in to hosts that do not answer.
@@ -50,13 +49,13 @@ def launch_attended(
     plan = prepare(task, environ)
     if guard and not isinstance(plan.mpirun, DirectStart):
         guard.close()
-    with noting_signals(asked := Asked(), to_the_end=True):
+    with noting_signals(signals := UserSignals(), to_the_end=True):
         if plan.task.spec.nnodes > 1:
             from unilaunch.job.nodes import follow, leads
 
             if not leads(plan.task.spec):
-                return LaunchResult(follow(plan, environ, asked, guard), (), None, plan.task.spec.output_dir, None)
-        return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None, guard=guard))
+                return LaunchResult(follow(plan, environ, signals, guard), (), None, plan.task.spec.output_dir, None)
+        return run(plan, environ, Caller(signals, attended=True, guard=guard))
 
 
 def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
@@ -83,10 +82,10 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
     allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.mpirun, DirectStart)
-    login.check_logins(plan, lambda: caller.asked.number)
-    if caller.asked.number:
+    login.check_logins(plan, lambda: caller.signals.number)
+    if caller.signals.number:
         say("interrupted")
-        return LaunchResult(128 + caller.asked.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
+        return LaunchResult(128 + caller.signals.number, (), None, plan.task.spec.output_dir, None, interrupted=True)
     with (
         own_input(attended=caller.attended, inherited=is_direct) as stdin,
         closing(_agents(plan, environ, caller)) as agents,
@@ -95,9 +94,8 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     ):
         restarts, caller = 0, replace(caller, stdin=stdin)
         while True:
-            known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
-            result = start(plan, {**known, MONITOR: where}, inbox, caller, agents)
+            result = start(plan, where, inbox, caller, agents)
             result = _explained(result, plan, caller)
             agents.exit_code = result.returncode
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):
@@ -119,7 +117,7 @@ def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAge
     if plan.task.spec.nnodes > 1:
         from unilaunch.job.nodes import Leader, StartSecret
 
-        return Leader(plan, StartSecret(plan.task.spec, environ), caller.asked, caller.guard)
+        return Leader(plan, StartSecret(plan.task.spec, environ), caller.signals, caller.guard)
     mpi = isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi
     return DirectAgents(plan.task.target, mpi=mpi, guard=caller.guard)
 
@@ -142,7 +140,7 @@ def _explained(result: LaunchResult, plan: Plan, caller: Caller) -> LaunchResult
     """Return how an attempt ended; if mpirun itself has failed, with the hosts that do not answer as the cause."""
     if result.returncode and not (result.failure or result.interrupted):
         try:
-            login.check_logins(plan, lambda: caller.asked.number)
+            login.check_logins(plan, lambda: caller.signals.number)
         except LauncherError as error:
             say(error)
             failure = Failure(Cause.LOST_HOST, str(error), result.returncode)
@@ -168,18 +166,18 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
     Raises:
         LauncherError: A host does not answer in that time, or the user has stopped the job.
     """
-    spec, told = plan.task.spec, ""
+    spec, waiting_for = plan.task.spec, ""
     until = time.monotonic() + spec.timeout
-    while wrong := login.closed_hosts(plan, lambda: caller.asked.number, lost if spec.elastic else ()):
+    while wrong := login.closed_hosts(plan, lambda: caller.signals.number, lost if spec.elastic else ()):
         if spec.elastic:
             lost = [*lost, *wrong]
             break
         if time.monotonic() > until:
             raise LauncherError(next(iter(wrong.values())))
-        if told != (told := ", ".join(wrong)):
-            say(f"the restart waits for {told}, for at most {spec.timeout:g} s (--timeout)")
+        if waiting_for != (waiting_for := ", ".join(wrong)):
+            say(f"the restart waits for {waiting_for}, for at most {spec.timeout:g} s (--timeout)")
         time.sleep(_PAUSE)
-    if caller.asked.number:
+    if caller.signals.number:
         raise LauncherError("interrupted")
     return lost
 

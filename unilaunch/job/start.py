@@ -3,30 +3,31 @@
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
 from unilaunch.errors import REQUEUE, one_line
-from unilaunch.folder.claim import release
+from unilaunch.folder.claim import is_ours, release
 from unilaunch.folder.failure import Cause, Failure, signal_name
 from unilaunch.folder.folder import rank_folder
 from unilaunch.folder.result import LaunchResult, RankResult
-from unilaunch.job.direct import DirectAgents, DirectStart
-from unilaunch.job.guard import Guard
-from unilaunch.job.inspecting import inspecting
-from unilaunch.job.live import Live
+from unilaunch.interfaces.observer import Observed
+from unilaunch.interfaces.plugins import load_observer
+from unilaunch.interfaces.report_layout import ReportLayout
+from unilaunch.job.choice import DirectStart
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import Started, StartedMpirun, readable_at_end
-from unilaunch.job.stop import PROMPT, Asked, Stop
-from unilaunch.job.terminal import Console, is_terminal, own_windows
+from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
+from unilaunch.job.stop import PROMPT, Stop, UserSignals
+from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
 from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.machine.limits import allow_files
-from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.monitor.inspection import Inspection
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox, RankSeen
+from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
-from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.record import Record, replace
@@ -48,13 +49,13 @@ class Caller(Record):
     Attributes:
         attended: Whether the user waits at the terminal: there is a live line, and the input goes to rank 0.
         stdin: The descriptor of rank 0's input; None: it has none.
-        watch: Called at each start with the plan and the inbox of the agents' messages.
+        on_start: Called at each start with the plan and the inbox of the agents' messages.
         guard: A process that can fork the agents of a direct start; None: it is started when it is needed.
     """
 
-    asked: Asked
+    signals: UserSignals
     attended: bool
-    watch: Callable[[Plan, Inbox], None]
+    on_start: Callable[[Plan, Inbox], None] = lambda *_: None
     guard: Guard | None = None
     stdin: int | None = None
 
@@ -74,7 +75,7 @@ def listening(plan: Plan, key: bytes | None = None) -> Iterator[tuple[Inbox, str
         yield inbox, heard.where
 
 
-def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
+def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
     """Start the job, show its output, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
@@ -83,13 +84,13 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
 
     Args:
         plan: The plan of this attempt.
-        environ: The process's environment, with MONITOR for the agents.
-        inbox: The socket to which the agents connect.
+        where: The addresses to which the agents connect, for MONITOR.
+        inbox: Their socket.
         caller: The process or thread that waits for the job.
         agents: Starts the agents of all attempts, if this is a direct start.
     """
-    spec, asked = plan.task.spec, caller.asked
-    caller.watch(plan, inbox)
+    spec, signals = plan.task.spec, caller.signals
+    caller.on_start(plan, inbox)
     with (
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
         ExitStack() as kept,
@@ -102,11 +103,11 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
             grace=spec.grace,
             tell_saving=lambda verdict, saving: live.say(_of_saving(verdict, saving, spec.grace)),
         )  # fmt: skip
-        inspection = kept.enter_context(inspecting(plan, monitor, live.say))
+        inspection = kept.enter_context(_inspecting(plan, monitor, live.say))
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         alone = caller.attended and spec.console == "rank0"
-        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
+        environ = {**request.environ, MONITOR: where, SPEC: handover.hand_over(task)}
         if isinstance(plan.mpirun, DirectStart):
             console = Console(caller.stdin, live.shown, own_windows() if alone else NO_WINDOWS)
             started: Started = agents.start(request, environ, console)
@@ -114,15 +115,57 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
             inbox.input = caller.stdin
             line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
             started = StartedMpirun(line, environ, shown=live.shown)
-        returncode = _run(started, inspection, Stop(monitor, asked, spec.grace, live), live)
-        stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
+        returncode = _run(started, inspection, Stop(monitor, signals, spec.grace, live), live)
+        stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
-        result = replace(result, interrupted=bool(asked.number))
+        result = replace(result, interrupted=bool(signals.number))
     if verdict:
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
+
+
+@contextmanager
+def _inspecting(plan: Plan, monitor: Monitor, say: Callable[[str], None]) -> Iterator[Inspection]:
+    """Answer questions on the job while the block runs, and tell the observers its numbers.
+
+    Args:
+        plan: The plan of the job.
+        monitor: Its monitor.
+        say: Shows the user a line; called in other threads.
+
+    Raises:
+        UnilaunchError: An observer cannot be told the numbers as the user wants.
+    """
+    spec = plan.task.spec
+    with ExitStack() as kept:
+        metrics = listen_for_metrics(spec.metrics_address, spec.metrics_port) if spec.metrics_port else None
+        inspection = Inspection(monitor, spec.output_dir, metrics)
+        kept.callback(inspection.close)
+        for named in spec.observe:
+            name, _, where = named.partition("=")
+            kept.enter_context(load_observer(name).observing(where, _observed(plan, inspection, say)))
+        yield inspection
+
+
+def _observed(plan: Plan, inspection: Inspection, say: Callable[[str], None]) -> Observed:
+    spec, model, ranks = plan.task.spec, plan.task.model, inspection.monitor.inbox.ranks
+    root = rank_folder(spec.output_dir, 0, len(plan.rows))
+
+    def find() -> Path | None:
+        return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
+
+    return Observed(
+        name=spec.output_dir.name,
+        environ=plan.request.environ,
+        options=plan.task.options.to_json() if plan.task.options else {},
+        layout=model.report if model else ReportLayout(),
+        find=find,
+        snapshot=inspection.snapshot,
+        exit_codes=lambda: {seen.exit_code for seen in list(ranks.values())},
+        say=say,
+    )
 
 
 def _of_ranks(spec: LaunchSpec) -> LaunchSpec:
@@ -156,8 +199,7 @@ def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> in
     with (
         started,
         live.passing(started.stdout, started.stderr),
-        readable_at_end(started) as descriptor,
-        monitor.inbox.awake_at(descriptor),
+        monitor.inbox.awake_at(started.end_descriptor()),
     ):
         returncode = _wait(started, inspection, stop, live)
     _hear_out(monitor)
@@ -177,9 +219,9 @@ def _wait(started: Started, inspection: Inspection, stop: Stop, live: Live) -> i
         inspection.tick()
         live.follow(monitor.inbox.ranks, inspection.stragglers.current)
         stop.pass_on()
-        if not stop.asked.number:
+        if not stop.signals.number:
             monitor.look()
-        live.banner.active = monitor.ending or bool(stop.asked.number)
+        live.banner.active = monitor.ending or bool(stop.signals.number)
         if monitor.ending:
             deadline = _deadline(monitor, deadline)
         if stop.is_over and not ended:
@@ -217,7 +259,7 @@ def _hear_out(monitor: Monitor) -> None:
     while inbox.connected and not monitor.finished and time.monotonic() < deadline:
         received = inbox.received
         inbox.take(_TICK)
-        if inbox.received > received and any(inbox.unread.values()):  # a part of a large value
+        if inbox.received > received and any(agent.unread for agent in inbox.connections):  # a part of a large value
             deadline = time.monotonic() + patience
 
 
@@ -259,10 +301,10 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     return LaunchResult(returncode, tuple(results), first, root, result, line, tuple(lost))
 
 
-def _exit_code(returncode: int, verdict: Verdict | None, asked: int, inbox: Inbox) -> int:
-    if asked:
+def _exit_code(returncode: int, verdict: Verdict | None, stopped: int, inbox: Inbox) -> int:
+    if stopped:
         can_go_on = {seen.exit_code for seen in inbox.ranks.values()} == {REQUEUE}
-        return REQUEUE if can_go_on else 128 + asked
+        return REQUEUE if can_go_on else 128 + stopped
     if verdict:
         return verdict.exit_code
     return 128 - returncode if returncode < 0 else returncode

@@ -1,19 +1,35 @@
-"""An attempt that was started: the process of an mpirun, or an agent of a direct start."""
+"""What `launch` has started: an mpirun, or the agent of a direct start with the process that forks it.
 
+The command line starts that process before it imports what plans the job: importing this module is fast.
+"""
+
+import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from errno import E2BIG
 from pathlib import Path
-from traceback import extract_tb
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from unilaunch.errors import LauncherError, MonitorError
 from unilaunch.overriding import override
+from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
+
+if TYPE_CHECKING:
+    from unilaunch.job.terminal import Console
+    from unilaunch.launchers.direct import Share
+    from unilaunch.launchers.mpirun import Request
+
+#: Seconds for the process that forks the agents to exit, once its connection is closed.
+_PATIENCE = 5.0
+#: Variables that matter to no import before that process is told them.
+_TOLD = {MONITOR, SPEC, RESTARTS, MAX_RESTARTS}
 
 
 class Started(ABC):
@@ -68,6 +84,8 @@ class Started(ABC):
             if file:
                 file.close()
         if isinstance(error, Exception):
+            from traceback import extract_tb
+
             where = extract_tb(trace)[-1]
             raise MonitorError(
                 f"launch failed and has ended the job: {error!r} in {Path(where.filename).name}, line {where.lineno}: "
@@ -140,12 +158,184 @@ class StartedMpirun(Started):
                         os.kill(int(path.name), signal.SIGKILL)
 
 
-@contextmanager
-def readable_at_end(started: Started) -> Iterator[int]:
-    """Yield a descriptor that can be read once the attempt has ended, or -1; close it after the block."""
-    descriptor = started.end_descriptor()
-    try:
-        yield descriptor
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+class Guard:
+    """The process of a direct start that forks the agents of all attempts; it may be started before the job is planned.
+
+    It imports what every rank needs, and the framework once it is told the ranks' environment.
+
+    Args:
+        target: What the ranks run, for lists of processes.
+        environ: The environment of the process.
+        folder: Its folder; None for this process's.
+
+    Attributes:
+        process: The process.
+        connection: The connection to it.
+
+    Raises:
+        LauncherError: No process can be started.
+    """
+
+    def __init__(self, target: str, environ: Mapping[str, str], folder: Path | None = None) -> None:
+        self._environ, self._folder, self._is_told = _fixed(environ), folder, False
+        self.connection, other = socket.socketpair()
+        line = [sys.executable, "-m", "unilaunch", "agent", str(other.fileno()), target]
+        with other:
+            try:
+                self.process = subprocess.Popen(
+                    line, env=self._environ, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
+                    pass_fds=[other.fileno()],
+                )  # fmt: skip
+            except OSError as error:
+                self.connection.close()
+                raise LauncherError(f"{sys.executable}: cannot be started: {error.strerror}") from None
+
+    def serves(self, environ: Mapping[str, str], folder: Path | None) -> bool:
+        """Return whether it still runs, and is as one that is started now for ranks with *environ* in *folder*."""
+        as_now = (self._environ, self._folder) == (_fixed(environ), folder)
+        return self.process.poll() is None and (self._is_told or as_now)
+
+    def tell(self, environ: Mapping[str, str]) -> None:
+        """Tell it the environment of the first attempt's ranks: it decides what is imported only once."""
+        if not self._is_told:
+            self._is_told = True
+            with suppress(OSError):  # killed: its end says so
+                self.connection.sendall(json.dumps({"environ": dict(environ)}).encode() + b"\n")
+
+    def close(self) -> None:
+        """End the process: it has no agent any more, unless `launch` fails."""
+        self.connection.close()
+        if not self._is_told:
+            self.process.kill()
+        try:
+            self.process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _fixed(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in {*_TOLD, SECRET}}
+
+
+class DirectAgents:
+    """Starts the agents of a job's attempts, all from one process.
+
+    Args:
+        target: What the ranks run, for lists of processes.
+        mpi: Whether the ranks may import a library that needs MPI.
+        guard: A process that was started before the job was planned.
+
+    Attributes:
+        exit_code: How the job ends, for other nodes.
+        key: The key of the start; None for a random one.
+    """
+
+    exit_code = 1
+    key: bytes | None = None
+
+    def __init__(self, target: object, *, mpi: bool, guard: Guard | None = None) -> None:
+        self._target, self._mpi, self._guard = str(target), mpi, guard
+
+    def start(
+        self, request: "Request", environ: Mapping[str, str], console: "Console", share: "Share | None" = None
+    ) -> Started:
+        """Start an attempt.
+
+        Args:
+            request: What to start.
+            environ: The environment of the ranks.
+            console: The job's console.
+            share: The ranks of this host; None if there is no other host.
+
+        Raises:
+            LauncherError: No process can be started.
+        """
+        from unilaunch.launchers.direct import Share
+
+        given = (text.partition("=") for text in request.mpi.export)
+        environ = {**environ, **{name: value for name, equals, value in given if equals}}
+        if self._guard and not self._guard.serves(environ, request.mpi.cwd):
+            self._guard.close()
+            self._guard = None
+        self._guard = guard = self._guard or Guard(self._target, environ, request.mpi.cwd)
+        guard.tell(environ)
+        words = request.program[request.program.index("--") :] if "--" in request.program else ()
+        share = share or Share(0, request.nprocs, request.nprocs, f"direct-{os.urandom(8).hex()}")
+        what = {"environ": environ, "words": words, "mpi": self._mpi, "share": vars(share), "windows": console.windows}
+        text = json.dumps({**what, "bound": request.mpi.bind_to != "none"})
+        started = StartedAgent(guard)
+        data = text.encode() + b"\n"
+        with suppress(OSError), started.lending_files(console) as files:  # killed: its end says so
+            sent = socket.send_fds(guard.connection, [data], files)
+            guard.connection.sendall(data[sent:])
+        return started
+
+    def close(self) -> None:
+        """End the process."""
+        if self._guard:
+            self._guard.close()
+
+
+class StartedAgent(Started):
+    """An agent, which runs one attempt.
+
+    Args:
+        guard: The process from which it is forked.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._process, self._connection = guard.process, guard.connection
+        self._agent = 0
+        self._unread = bytearray()
+
+    @contextmanager
+    def lending_files(self, console: "Console") -> Iterator[list[int]]:
+        """Yield the agent's input, output and error output; this process keeps the other ends of their pipes."""
+        with ExitStack() as lent:
+            files = [os.open(os.devnull, os.O_RDONLY) if console.stdin is None else console.stdin, 1, 2]
+            if console.stdin is None:
+                lent.callback(os.close, files[0])
+            if console.shown:
+                (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
+                for writing in files[1:]:
+                    lent.callback(os.close, writing)
+                self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+            yield files
+
+    @override
+    def poll(self) -> int | None:
+        """Read what the process above the agent answers."""
+        with suppress(BlockingIOError):
+            while self.returncode is None:
+                try:
+                    data = self._connection.recv(4096, socket.MSG_DONTWAIT)
+                except ConnectionError:
+                    data = b""
+                if not data:
+                    self.returncode = self._process.wait() or 1
+                self._unread += data
+                while (end := self._unread.find(b"\n")) >= 0:
+                    self._take(json.loads(self._unread[:end]))
+                    del self._unread[: end + 1]
+        return self.returncode
+
+    def _take(self, answer: Mapping[str, Any]) -> None:
+        self._agent = answer.get("pid", self._agent)
+        self.returncode = answer.get("code", self.returncode)
+
+    @override
+    def end_descriptor(self) -> int:
+        return os.dup(self._connection.fileno())
+
+    @override
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    @override
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self._agent or self._process.pid, number)

@@ -1,7 +1,6 @@
 """The user's signals to `launch`: how they reach the ranks, and when a stopped job must end."""
 
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,8 +8,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from unilaunch.folder.failure import signal_name
-from unilaunch.job.live import Live
+from unilaunch.job.terminal import Live
 from unilaunch.monitor import messages
+from unilaunch.monitor.inbox import Agent
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.record import Record, field
 
@@ -22,7 +22,7 @@ _ECHO = 0.1
 _PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
-class Asked(Record, frozen=False):
+class UserSignals(Record, frozen=False):
     """The signals of the user.
 
     Attributes:
@@ -47,8 +47,8 @@ class Asked(Record, frozen=False):
 
 
 @contextmanager
-def noting_signals(asked: Asked, *, to_the_end: bool = False) -> Iterator[list[int]]:
-    """Record the user's signals in *asked* while the block runs; only in the main thread.
+def noting_signals(signals: UserSignals, *, to_the_end: bool = False) -> Iterator[list[int]]:
+    """Record the user's signals in *signals* while the block runs; only in the main thread.
 
     Yields the list of signals that stop the job, which grows as they arrive. Afterwards the signals do again what they
     did before; with *to_the_end* they do nothing: the process ends after the block, with the exit code of the job.
@@ -58,11 +58,11 @@ def noting_signals(asked: Asked, *, to_the_end: bool = False) -> Iterator[list[i
     def note(number: int, _: FrameType | None) -> None:
         if number not in _PASSED_ON:
             received.append(number)
-        asked.note(number)
+        signals.note(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_PASSED_ON)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_PASSED_ON)
     # Under nohup SIGHUP is ignored; a handler in C, as of a profiler, could not be restored.
-    caught = [number for number in signals if signal.getsignal(number) not in {signal.SIG_IGN, None}]
+    caught = [number for number in numbers if signal.getsignal(number) not in {signal.SIG_IGN, None}]
     try:
         before = {number: signal.signal(number, note) for number in caught}
     except ValueError:  # not the main thread: the caller handles the signals
@@ -77,36 +77,38 @@ def noting_signals(asked: Asked, *, to_the_end: bool = False) -> Iterator[list[i
 class Stop:
     """Passes the user's signals on to the ranks, and decides when a stopped job must end."""
 
-    def __init__(self, monitor: Monitor, asked: Asked, grace: float, live: Live) -> None:
-        self.monitor, self.asked, self.grace, self.live = monitor, asked, grace, live
-        self.told: set[socket.socket] = set()
+    def __init__(self, monitor: Monitor, signals: UserSignals, grace: float, live: Live) -> None:
+        self.monitor, self.signals, self.grace, self.live = monitor, signals, grace, live
+        self.informed: set[Agent] = set()
         self.released = self.left = False
         self.until = float("inf")
 
     def pass_on(self) -> None:
         """Pass on the recorded signals; a rank that has connected since the stop gets them too."""
         inbox, now = self.monitor.inbox, time.monotonic()
-        while self.asked.others:
-            number = self.asked.others.pop(0)
+        while self.signals.others:
+            number = self.signals.others.pop(0)
             if number == signal.SIGTSTP:
                 self._pause()
             else:
                 inbox.tell_all(messages.PassSignal(number))
-        if not self.asked.number or self.monitor.ending:
+        if not self.signals.number or self.monitor.ending:
             return
-        if new := inbox.agents - self.told:
-            first, self.told = not self.told, self.told | new
+        if new := inbox.agents - self.informed:
+            first, self.informed = not self.informed, self.informed | new
             self.until = now + self.grace if first else self.until
-            inbox.tell(new, messages.Stop(self.asked.number, max(0.0, self.until - now)))
+            inbox.tell(new, messages.Stop(self.signals.number, max(0.0, self.until - now)))
             if first:
-                name = signal_name(self.asked.number)
+                name = signal_name(self.signals.number)
                 self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
-        if self.told and self.monitor.all_done and not self.released:
+        if self.informed and self.monitor.all_done and not self.released:
             self.released = True
             inbox.tell_all(messages.Release())
-        if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's exit
+        if (
+            self.informed and self.monitor.finished and not self.left
+        ):  # not before: mpirun ends all at the first one's exit
             self.left = True
-            inbox.tell_all(messages.Leave(128 + self.asked.number))
+            inbox.tell_all(messages.Leave(128 + self.signals.number))
 
     def _pause(self) -> None:
         """Pause the ranks, then this process, at Ctrl-Z; continue the ranks when the shell continues this process."""
@@ -119,12 +121,12 @@ class Stop:
     @property
     def is_over(self) -> bool:
         """Whether the job must be ended by force: a second signal came, no rank can be stopped, or time is up."""
-        if not self.asked.number:
+        if not self.signals.number:
             return False
         late = time.monotonic() > self.until + PROMPT
-        return self.asked.again or self.monitor.ending or not self.told or late
+        return self.signals.again or self.monitor.ending or not self.informed or late
 
     def order_end(self) -> None:
         """Order every agent to end its ranks now, unless a failure has already caused that order."""
         if not self.monitor.ending:
-            self.monitor.inbox.end(messages.End(128 + self.asked.number))
+            self.monitor.inbox.end(messages.End(128 + self.signals.number))

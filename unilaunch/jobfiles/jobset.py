@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from unilaunch.errors import REQUEUE, SpecError
-from unilaunch.job.direct import launch_line
+from unilaunch.job.choice import launch_line
 from unilaunch.job.plan import Plan
 from unilaunch.jobfiles import kubernetes as k8s
 from unilaunch.jobfiles.job_file import spec_json

@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from unilaunch.errors import SpecError
-from unilaunch.job.mapping import map_ranks
-from unilaunch.job.plan import Plan, hosts_of
+from unilaunch.job.plan import Plan, hosts_of, map_ranks
 from unilaunch.jobfiles import kubernetes as k8s
 from unilaunch.jobfiles.job_file import spec_json
 from unilaunch.overriding import override

@@ -9,8 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from unilaunch.errors import REQUEUE, SpecError
-from unilaunch.job.choice import needs_no_mpi
-from unilaunch.job.direct import launch_line
+from unilaunch.job.choice import launch_line, needs_no_mpi
 from unilaunch.job.plan import Plan
 from unilaunch.jobfiles.job_file import JobFile, spec_json
 from unilaunch.jobfiles.sbatch_options import (

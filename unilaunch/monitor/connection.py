@@ -1,17 +1,22 @@
-"""The control connection of an agent to the monitor, which runs in the launching process or in rank 0's agent."""
+"""The control connection of an agent to the monitor, which runs in the launching process or in rank 0's agent.
+
+This is the agent's end, and where it leads; the monitor's end is in `unilaunch.monitor.inbox`.
+"""
 
 import errno
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
 from unilaunch.errors import RendezvousError
-from unilaunch.machine.connections import Calls
+from unilaunch.machine import addresses
+from unilaunch.machine.connections import Calls, new_secret
 from unilaunch.machine.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
+from unilaunch.record import Record
 
 #: Bytes of the kernel's tcp_info, and two offsets in it: of the number of unacknowledged segments, and of the
 #: milliseconds since the last acknowledgement.
@@ -24,6 +29,46 @@ _TRIES, _PAUSE = 5, 0.5  # connection attempts before the monitor counts as lost
 _UNREACHABLE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 #: Results of a connection attempt that show that the other host has answered.
 _ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
+
+
+class Listening(Record):
+    """Where agents can connect.
+
+    Attributes:
+        listener: The socket.
+        secret: The secret that an agent must know.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the agents.
+    """
+
+    listener: socket.socket
+    secret: bytes
+    where: str
+
+
+def listen(hosts: Sequence[str], *, several: bool, host_timeout: float, key: bytes | None = None) -> Listening:
+    """Listen for agents.
+
+    Args:
+        hosts: Hosts of the job: agents first try this host's address on the route to them.
+        several: Whether there are other hosts; if not, only processes of this host can connect.
+        host_timeout: Seconds for which a host may be silent.
+        key: The secret that agents must know; None for a random one.
+    """
+    listener = addresses.listen(0, several=several)
+    secret = key or new_secret()
+    own = addresses.own_addresses(hosts, several=several)
+    return Listening(listener, secret, write_where(own, listener.getsockname()[1], secret, host_timeout))
+
+
+def write_where(places: Iterable[str], port: int, secret: bytes, host_timeout: float) -> str:
+    """Return the value of the variable MONITOR, from which agents read where the monitor listens."""
+    return f"{','.join(places)} {port} {secret.hex()} {host_timeout:g}"
+
+
+def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
+    """Return the addresses with ports, the secret and the host timeout from the variable MONITOR."""
+    places, port, secret, seconds = where.split()
+    return [(address, int(port)) for address in places.split(",")], bytes.fromhex(secret), float(seconds)
 
 
 def notice_silence(connection: socket.socket, host_timeout: float) -> None:
@@ -46,12 +91,6 @@ def is_unanswered(connection: socket.socket) -> bool:
 def _read_info(connection: socket.socket, offset: int) -> int:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
     return int(struct.unpack_from("=I", info, offset)[0])
-
-
-def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
-    """Return the addresses with ports, the secret and the host timeout from the variable MONITOR."""
-    addresses, port, secret, seconds = where.split()
-    return [(address, int(port)) for address in addresses.split(",")], bytes.fromhex(secret), float(seconds)
 
 
 class Connection:

@@ -20,11 +20,10 @@ from unilaunch.folder.files import add_event
 from unilaunch.folder.folder import SOCKET, rank_folder
 from unilaunch.interfaces.step import Step
 from unilaunch.machine.addresses import FAMILIES
-from unilaunch.monitor import messages
 from unilaunch.monitor.http_server import Answer, HttpServer
+from unilaunch.monitor.inbox import RankSeen, RankState
 from unilaunch.monitor.metrics import CONTENT_TYPE, write_metrics
 from unilaunch.monitor.monitor import STACKS, Monitor
-from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.stragglers import Stragglers
 
 _JSON = "application/json"
@@ -45,14 +44,14 @@ class Inspection:
         self.stragglers = Stragglers()
         self.opened = False  # the socket exists, or cannot be made
         self.own = 0  # the number of its file
-        pages: dict[str, Callable[[], Answer]] = {"/metrics": lambda: self._metrics}
+        metrics_page: dict[str, Callable[[], Answer]] = {"/metrics": lambda: self._metrics}
         self.pages = {
             "/status": lambda: self._status,
             "/stacks": lambda: self._ask_stacks(native=False),
             "/stacks/native": lambda: self._ask_stacks(native=True),
-            **pages,
+            **metrics_page,
         }
-        self.servers = [HttpServer(metrics, monitor.inbox.selector, pages)] if metrics else []
+        self.servers = [HttpServer(metrics, monitor.inbox.selector, metrics_page)] if metrics else []
 
     def tick(self) -> None:
         """Open the socket once the ranks have an output folder, answer requests, and look for stragglers."""
@@ -120,17 +119,14 @@ class Inspection:
     def _ask_stacks(self, *, native: bool) -> Answer:
         """Request the stacks of every rank; return a function that gives the answer once all arrived or time is up."""
         inbox, until = self.monitor.inbox, time.monotonic() + (_NATIVE if native else STACKS)
-        for seen in inbox.ranks.values():
-            seen.stack = None
-        inbox.tell_all(messages.ShowStacks(native))
+        inbox.request_stacks(native=native)
 
         def answer() -> tuple[str, str] | None:
-            asked = {rank for rank in inbox.connected if not inbox.ranks[rank].is_over}
-            told = {rank: seen.stack for rank, seen in inbox.ranks.items() if seen.stack}
-            if not asked <= set(told) and time.monotonic() < until:
+            arrived, silent = inbox.stacks()
+            if silent and time.monotonic() < until:
                 return None
-            stacks = {rank: {"text": stack.text, "facts": stack.facts} for rank, stack in told.items()}
-            return json.dumps({"stacks": stacks, "silent": sorted(asked - set(told))}), _JSON
+            stacks = {rank: {"text": stack.text, "facts": stack.facts} for rank, stack in arrived.items()}
+            return json.dumps({"stacks": stacks, "silent": sorted(silent)}), _JSON
 
         return answer
 

@@ -303,8 +303,8 @@ def _read(hint: Any, value: Any) -> Any:
     if origin is dict:
         return _of_type(dict, value)
     if isinstance(hint, type) and issubclass(hint, Record):
-        told = _of_type(dict, value)
-        return cast("Any", hint)(**{name: _read(_hints(cast("Any", hint))[name], one) for name, one in told.items()})
+        fields = _of_type(dict, value)
+        return cast("Any", hint)(**{name: _read(_hints(cast("Any", hint))[name], one) for name, one in fields.items()})
     return value if hint is Any else _read_plain(hint, value)
 
 

@@ -83,5 +83,5 @@ def _lines(metric: Metric) -> Iterator[str]:
     yield f"# HELP unilaunch_{metric.name} {metric.text}"
     yield f"# TYPE unilaunch_{metric.name} {metric.kind}"
     for labels, value in metric.samples:
-        inner = ",".join(f'{label}="{told.translate(_ESCAPES)}"' for label, told in labels.items())
+        inner = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
         yield f"unilaunch_{metric.name}{f'{{{inner}}}' if inner else ''} {value!r}"

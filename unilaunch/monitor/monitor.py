@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered
-from unilaunch.monitor.inbox import Inbox
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import Inbox, RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
 from unilaunch.monitor.verdict import ranks as name_ranks
@@ -153,7 +152,7 @@ class Monitor(Record, frozen=False):
         if is_host_lost or (since < TOGETHER and any(map(_is_of_all, failures))):
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
-        if doubtful and any(map(is_unanswered, self.inbox.agents)):
+        if doubtful and any(is_unanswered(agent.connection) for agent in self.inbox.agents):
             return False
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
         return since > patience
@@ -165,17 +164,16 @@ class Monitor(Record, frozen=False):
             self._asked = None
         elif self._asked is None:
             self._asked = now
-            for seen in ranks.values():
-                seen.stack = None  # the answer to an earlier question: that stall ended by itself
-            self.inbox.tell_all(messages.ShowStacks())
+            self.inbox.request_stacks()
         else:
-            told = {rank: seen for rank, seen in ranks.items() if seen.stack}
-            left = {rank for rank in self.inbox.connected if not ranks[rank].is_over}
-            if left <= set(told) or now - self._asked > STACKS:
+            stacks, silent = self.inbox.stacks()
+            if not silent or now - self._asked > STACKS:
                 what = "made progress" if ranks else "been heard of"
-                stalled = _stalled(f"no rank has {what} for {now - moved:.0f} s{_awaited(ranks)}", told)
+                message = f"no rank has {what} for {now - moved:.0f} s{_awaited(ranks)}"
+                stalled = Verdict(Failure(Cause.STALLED, message, STALLED), STALLED)
                 failures = self.failures()  # without abort: the others may wait for a rank that has failed
-                self.end(replace(judge(failures, self.size), stacks=stalled.stacks) if failures else stalled)
+                verdict = judge(failures, self.size) if failures else stalled
+                self.end(replace(verdict, stacks=group(stacks)))
 
 
 def _nobody(seconds: float, *, several: bool) -> str:
@@ -201,9 +199,3 @@ def _awaited(seen: Mapping[int, RankSeen]) -> str:
     if not waiting or not awaited:
         return ""
     return f": {name_ranks(awaited)} {'are' if len(awaited) > 1 else 'is'} awaited by {name_ranks(waiting)}"
-
-
-def _stalled(what: str, told: dict[int, RankSeen]) -> Verdict:
-    failure = Failure(Cause.STALLED, what, STALLED)
-    stacks = {rank: seen.stack for rank, seen in told.items() if seen.stack}
-    return Verdict(failure, STALLED, (), group(stacks))

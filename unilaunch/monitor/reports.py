@@ -10,40 +10,40 @@ from unilaunch.errors import InputError, say
 from unilaunch.folder.claim import Marker, hold, is_ours, note_files, read_marker
 from unilaunch.folder.files import write_failure, write_json
 from unilaunch.folder.folder import REPORT, RESULT, OutputFolder, Use, rank_folder
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import RankSeen
 
 
 def keep_reports(root: Path, size: int, ranks: Mapping[int, RankSeen]) -> None:
     """Write the messages of ranks that cannot write here themselves, because their hosts have other file systems."""
     with ExitStack() as kept:
         claims = True
-        for rank, told in sorted(ranks.items()):
-            if not told.run or is_ours(rank_folder(root, rank, size), told.run):
+        for rank, seen in sorted(ranks.items()):
+            if not seen.run or is_ours(rank_folder(root, rank, size), seen.run):
                 continue
-            files = [RESULT] if told.result is not None else []
-            output = OutputFolder(root, rank, size, told.run, Use(claims=claims, files=files, resumes=True))
+            files = [RESULT] if seen.result is not None else []
+            output = OutputFolder(root, rank, size, seen.run, Use(claims=claims, files=files, resumes=True))
             kept.callback(output.let_go)
             try:
                 output.claim()
                 output.open()
-                _keep(output, told)
+                _keep(output, seen)
             except InputError as error:
-                say(f"the messages of rank {rank} on {told.host} are not kept here: {error}")
+                say(f"the messages of rank {rank} on {seen.host} are not kept here: {error}")
                 if claims and output.lock < 0:  # no rank can be written either
                     return
             claims = False
 
 
-def _keep(output: OutputFolder, told: RankSeen) -> None:
-    output.record(host=told.host, device=told.device)
-    if told.failure:
-        write_failure(output.rank_dir, told.failure)
-    if told.value is not None:
-        output.write_value(told.value)
-    if told.result is not None:
-        output.write_result(told.result)
-    if told.exit_code is not None:
-        output.record(phase="end", exit_code=told.exit_code)
+def _keep(output: OutputFolder, seen: RankSeen) -> None:
+    output.record(host=seen.host, device=seen.device)
+    if seen.failure:
+        write_failure(output.rank_dir, seen.failure)
+    if seen.value is not None:
+        output.write_value(seen.value)
+    if seen.result is not None:
+        output.write_result(seen.result)
+    if seen.exit_code is not None:
+        output.record(phase="end", exit_code=seen.exit_code)
 
 
 def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> str:

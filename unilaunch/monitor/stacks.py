@@ -37,9 +37,9 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
         stacks: Each rank's stack, by rank.
     """
     groups: dict[str, dict[str, Any]] = {}
-    for rank, told in sorted(stacks.items()):
-        where = describe(told.text, told.facts)
-        groups.setdefault(where, {"ranks": [], "where": where, "stack": told.text})["ranks"].append(rank)
+    for rank, stack in sorted(stacks.items()):
+        where = describe(stack.text, stack.facts)
+        groups.setdefault(where, {"ranks": [], "where": where, "stack": stack.text})["ranks"].append(rank)
     return sorted(groups.values(), key=lambda one: -len(one["ranks"]))
 
 
@@ -49,10 +49,10 @@ def describe(stack: str, progress: Mapping[str, Any]) -> str:
     The program's innermost line follows where it is not among them: a user knows that one alone.
     """
     frames = _main_thread(stack)
-    told = [f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames]
+    places = [f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames]
     python = [place for place, frame in enumerate(frames) if frame[0].endswith(".py")]
     last = next((place for place in python if not _LIBRARY.search(frames[place][0])), python[0] if python else 0)
-    text = " < ".join([*told[:_SHOWN], *["..."] * (last > _SHOWN), *told[max(last, _SHOWN) : last + 1]])
+    text = " < ".join([*places[:_SHOWN], *["..."] * (last > _SHOWN), *places[max(last, _SHOWN) : last + 1]])
     step = Step.from_facts(progress)
     doing = step.place if step else f"phase {progress.get('phase')!r}"
     where = text or stack.partition("\n")[0]

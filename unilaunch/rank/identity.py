@@ -22,7 +22,7 @@ from unilaunch.spec.start_variables import MONITOR
 from unilaunch.spec.task import Task
 
 if TYPE_CHECKING:
-    from unilaunch.monitor.inbox import Listening
+    from unilaunch.monitor.connection import Listening
     from unilaunch.spec.run_spec import RunSpec
 
 
@@ -158,6 +158,6 @@ def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messag
 
 def _listen(found: LauncherInfo, host_timeout: float) -> "Listening":
     """Return where the agents must connect: without `launch` the monitor runs in rank 0's agent."""
-    from unilaunch.monitor.inbox import listen
+    from unilaunch.monitor.connection import listen
 
     return listen(found.rank_0_hosts, several=not found.one_host, host_timeout=host_timeout)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.spec.start_variables import MONITOR
 
 PROLOGUE = """

@@ -8,8 +8,7 @@ import pytest
 
 from unilaunch.doctor import checkup
 from unilaunch.doctor.diagnosis import Finding
-from unilaunch.monitor.inbox import Inbox
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import Inbox, RankSeen
 from unilaunch.spec.hostfile import Host
 
 HOSTS = [Host("n1", 1), Host("n2", 1), Host("n3", 1)]

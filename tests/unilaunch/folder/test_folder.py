@@ -23,7 +23,7 @@ from unilaunch.errors import InputError
 from unilaunch.folder import claim
 from unilaunch.folder.files import event_line, write_json, write_users
 from unilaunch.folder.folder import OutputFolder, Use
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 
 #: What belongs to a folder of ours besides what the tests are about.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unilaunch.job.live import BannerFilter
+from unilaunch.job.terminal import BannerFilter
 
 RULE = "-" * 74 + "\n"
 WHY = [

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import unilaunch
-from unilaunch.job.arguments import Arguments, words
-from unilaunch.job.function import check_options, find_function
+from unilaunch.job.function import Arguments, check_options, find_function, words
 from unilaunch.spec.run_spec import Spec
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.errors import SpecError
-from unilaunch.job.mapping import make_room, map_ranks
+from unilaunch.job.plan import make_room, map_ranks
 from unilaunch.spec.hostfile import Host
 
 

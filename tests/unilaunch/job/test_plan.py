@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from unilaunch.errors import LauncherError, PlacementError, SpecError, UnilaunchError
 from unilaunch.job import choice
 from unilaunch.job import plan as planning
-from unilaunch.job.mapping import map_ranks
-from unilaunch.job.plan import Plan, make_plan, show_plan
+from unilaunch.job.plan import Plan, make_plan, map_ranks, show_plan
 from unilaunch.launchers.hydra_mpirun import IntelMpiexec, MpichMpiexec
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.machine import devices

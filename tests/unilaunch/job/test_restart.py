@@ -18,7 +18,7 @@ from unilaunch.job import start as job_start
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.restart import plan_again
 from unilaunch.job.start import Caller
-from unilaunch.job.stop import Asked
+from unilaunch.job.stop import UserSignals
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task
@@ -105,7 +105,7 @@ def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
     monkeypatch.setattr(restart, "_PAUSE", 0.0)
     monkeypatch.setattr(login, "closed_hosts", closed)
     monkeypatch.setattr(login, "check_logins", create_autospec(login.check_logins))
-    assert restart.run(plan, {}, Caller(Asked(), attended=True, watch=lambda *_: None)).returncode == 0
+    assert restart.run(plan, {}, Caller(UserSignals(), attended=True)).returncode == 0
     assert closed.call_count == tries + 1
     assert [host.name for host in starts.call_args.args[0].request.hosts] == hosts
     said = capsys.readouterr().err
@@ -116,7 +116,7 @@ def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
 def test_mpirun_that_does_not_start_at_all_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = create_autospec(job_start.start, return_value=LaunchResult(255, (), None, Path(), None))
     monkeypatch.setattr(restart, "start", starts)
-    caller = Caller(Asked(), attended=True, watch=lambda *_: None)
+    caller = Caller(UserSignals(), attended=True)
     assert restart.run(_plan("-n 1 --max-restarts 2", {}), {}, caller).returncode == 255
     starts.assert_called_once()
 
@@ -129,6 +129,6 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     closed = create_autospec(login.closed_hosts, side_effect=[{}, {"b": "b: ssh b: no route"}, {}])
     monkeypatch.setattr(restart, "start", create_autospec(job_start.start, side_effect=[failed, well]))
     monkeypatch.setattr(login, "closed_hosts", closed)
-    caller = Caller(Asked(), attended=True, watch=lambda *_: None)
+    caller = Caller(UserSignals(), attended=True)
     assert restart.run(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err

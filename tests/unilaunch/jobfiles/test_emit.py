@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from unilaunch.errors import SpecError
-from unilaunch.job import find
+from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
@@ -424,7 +424,7 @@ def test_a_job_file_is_not_for_this_host() -> None:
 
 def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Open MPI's is taken to be where the job will run, at the path that was given."""
-    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert "mpirun" in _emit("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
     words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"

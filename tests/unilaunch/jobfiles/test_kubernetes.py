@@ -14,7 +14,7 @@ import yaml
 
 from crds.checking import faults
 from unilaunch.errors import SpecError
-from unilaunch.job import find
+from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
@@ -365,7 +365,7 @@ def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest
     """An MPICH here does not matter; one that the user names is refused."""
     (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version:    4.0'\n")
     (tmp_path / "mpirun").chmod(0o755)
-    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
     environ = {"PATH": f"{tmp_path}:/bin"}
     assert "mpiImplementation: OpenMPI" in _emit("mpijob", "-n 2", environ)
     with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):

@@ -13,9 +13,9 @@ import pytest
 from delays import is_delayed
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import monitor as monitoring
-from unilaunch.monitor.connection import Connection
+from unilaunch.monitor.connection import Connection, listen
 from unilaunch.monitor.http_server import HttpServer
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.messages import (
     End,
     Exited,
@@ -149,7 +149,7 @@ def test_a_forked_rank_keeps_no_socket_of_the_monitor(call: Call) -> None:
         _until(lambda: inbox.ranks, inbox, agent)
         if not (rank := os.fork()):
             inbox.forget()
-            own = (server.listener, listening.listener, *inbox.unread)
+            own = (server.listener, listening.listener, *(one.connection for one in inbox.connections))
             os._exit(0 if len(own) == 3 and all(each.fileno() < 0 for each in own) else 1)
         assert os.waitpid(rank, 0)[1] == 0
         agent.tell(1, Exited(0))
@@ -199,7 +199,7 @@ def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
         agent = call(listening.where)
         agent.tell(1, Named(1, "a"))
         _until(lambda: inbox.ranks, inbox, agent)
-        (connection,) = inbox.ranks_of
+        (connection,) = (one.connection for one in inbox.connections)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
         pause, number = (
             connection.getsockopt(socket.IPPROTO_TCP, one) for one in (socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)

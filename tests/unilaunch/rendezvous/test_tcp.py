@@ -24,7 +24,8 @@ from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine import connections
 from unilaunch.machine.connections import WELCOME, Caller, call, new_secret
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox
 from unilaunch.overriding import override
 from unilaunch.rendezvous import boards, tcp
 from unilaunch.rendezvous.boards import Board, Contact, FileBoard, LaunchBoard, PublicBoard

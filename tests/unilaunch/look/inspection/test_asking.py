@@ -18,10 +18,10 @@ from unilaunch.folder.folder import SOCKET
 from unilaunch.look.inspection import asking
 from unilaunch.look.inspection.status_command import StatusCommand, StatusSpec
 from unilaunch.look.report import reading
-from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.connection import listen
+from unilaunch.monitor.inbox import Inbox, RankSeen, RankState
 from unilaunch.monitor.inspection import Inspection
 from unilaunch.monitor.monitor import Monitor
-from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.reports import keep_reports
 
 

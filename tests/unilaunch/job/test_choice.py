@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.job.find import _below_a_prefix, as_of_a_shell
+from unilaunch.job.choice import _below_a_prefix, as_of_a_shell
 
 
 def test_a_program_in_bin_has_a_prefix() -> None:

@@ -11,9 +11,9 @@ import pytest
 from typing_extensions import override
 
 from unilaunch.interfaces.step import Step
-from unilaunch.job.live import BannerFilter, Live, describe
+from unilaunch.job.terminal import BannerFilter, Live, describe
 from unilaunch.machine.limits import allow_files
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.inbox import RankSeen
 
 
 def _seen(step: Step, host: str = "?") -> RankSeen:
