@@ -15,10 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from unilaunch.agent.channel import Channel
-from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.input import Input
 from unilaunch.agent.loop import Loop
-from unilaunch.agent.output import Output, Stream
+from unilaunch.agent.output import HiddenOutput, Output, Stream
 from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.agent.stack_reader import NEVER, read_native

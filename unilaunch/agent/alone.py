@@ -46,7 +46,7 @@ def supervise(environ: Mapping[str, str], started: float, work: Work) -> int:
         channel.close()
         return live(work, started, channel.be_rank(own_group=own_group))
     from unilaunch.agent.agent import Agent  # the rank does its imports at the same time
-    from unilaunch.agent.hidden_output import find_hidden_output
+    from unilaunch.agent.output import find_hidden_output
 
     agent = Agent(environ, guard.pid)
     agent.add(pid, channel, find_hidden_output(launcher, environ), own_group=own_group)

@@ -20,7 +20,7 @@ from unilaunch.agent.agent import Agent
 from unilaunch.agent.alone import live
 from unilaunch.agent.channel import fork_rank
 from unilaunch.agent.guard import wait_for
-from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.output import HiddenOutput
 from unilaunch.agent.processes import (
     PASSED_ON,
     adopt_orphans,
