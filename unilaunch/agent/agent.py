@@ -14,11 +14,9 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from unilaunch.agent.channel import Channel
-from unilaunch.agent.input import Input
-from unilaunch.agent.loop import Loop
+from unilaunch.agent.channel import Channel, Input
 from unilaunch.agent.output import HiddenOutput, Output, Stream
-from unilaunch.agent.processes import adopt_orphans, kill_children
+from unilaunch.agent.processes import Loop, adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.agent.stack_reader import NEVER, read_native
 from unilaunch.folder.failure import Cause, Failure

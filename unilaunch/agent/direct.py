@@ -10,9 +10,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +31,7 @@ from unilaunch.agent.processes import (
 )
 from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
 from unilaunch.machine.limits import allow_files
+from unilaunch.machine.processors import bind, split_processors
 from unilaunch.rank.status import Status
 from unilaunch.spec.mpi_programs import refuse_imports
 
@@ -44,7 +44,6 @@ _PIECE = 1 << 16
 Preload = Callable[[Mapping[str, str]], Mapping[str, str] | None]
 #: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
 Work = Callable[[Sequence[str], Status], int]
-_SYSTEM = Path("/sys/devices/system")
 
 
 def serve(words: Sequence[str], likely: Preload, preload: Preload, work: Work) -> int:
@@ -160,40 +159,3 @@ def _read_nothing() -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-
-
-def split_processors(ranks: int, allowed: Collection[int], system: Path = _SYSTEM) -> list[set[int]]:
-    """Return the processors of each rank; every rank has all of them if there are more ranks than cores.
-
-    Each rank gets whole cores. The cores are taken in the order of their memory nodes (NUMA), so that a rank spans two
-    nodes only where the number of ranks demands it.
-
-    Args:
-        ranks: Number of ranks, 1 or more.
-        allowed: The processors of this process.
-        system: Where the kernel describes the machine.
-    """
-    cores: dict[tuple[int, ...], set[int]] = {}
-    for processor in sorted(allowed):
-        cores.setdefault(_core(processor, system), set()).add(processor)
-    if ranks > len(cores):
-        return [set(allowed)] * ranks
-    ordered = [processors for _, processors in sorted(cores.items())]
-    ends = [len(ordered) * rank // ranks for rank in range(ranks + 1)]
-    return [set().union(*ordered[begin:end]) for begin, end in pairwise(ends)]
-
-
-def _core(processor: int, system: Path) -> tuple[int, ...]:
-    """Return the memory node, the package and the core of a processor; the processor alone if that is unknown."""
-    folder = system / "cpu" / f"cpu{processor}"
-    with suppress(OSError, ValueError):
-        node = next((int(path.name.removeprefix("node")) for path in folder.glob("node[0-9]*")), 0)
-        names = ("physical_package_id", "core_id")
-        return (node, *(int((folder / "topology" / name).read_text(encoding="ascii")) for name in names))
-    return (processor,)
-
-
-def bind(processors: Collection[int]) -> None:
-    """Bind this process to *processors*; it stays where it is if the kernel refuses."""
-    with suppress(OSError):
-        os.sched_setaffinity(0, processors)

@@ -11,9 +11,8 @@ from enum import Enum
 from pathlib import Path
 from resource import struct_rusage
 
-from unilaunch.agent.channel import Channel
+from unilaunch.agent.channel import Channel, Input
 from unilaunch.agent.evidence import find_evidence
-from unilaunch.agent.input import Input
 from unilaunch.agent.output import Output
 from unilaunch.agent.processes import processor_wait
 from unilaunch.agent.progress import ProgressTeller, Usage

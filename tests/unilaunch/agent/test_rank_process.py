@@ -15,8 +15,8 @@ import pytest
 from unilaunch.agent import rank_process
 from unilaunch.agent.agent import order_rank
 from unilaunch.agent.channel import Channel
-from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import HiddenOutput, Output
+from unilaunch.agent.processes import Loop
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
