@@ -112,7 +112,7 @@ def _wants_help(arguments: Sequence[str]) -> bool:
 
 
 def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
-    from unilaunch.agent.alone import supervise
+    from unilaunch.agent.under_launcher import supervise
 
     if SPEC in environ:
         entry_points.take_over(json.loads(environ[SPEC]).get("entry_points", {}))

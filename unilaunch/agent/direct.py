@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unilaunch.agent.agent import Agent
-from unilaunch.agent.alone import live
 from unilaunch.agent.channel import fork_rank
-from unilaunch.agent.guard import wait_for
 from unilaunch.agent.output import HiddenOutput
 from unilaunch.agent.processes import (
     PASSED_ON,
@@ -29,6 +27,7 @@ from unilaunch.agent.processes import (
     release_code,
     wake_at_end_of,
 )
+from unilaunch.agent.under_launcher import live, wait_for
 from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
 from unilaunch.machine.limits import allow_files
 from unilaunch.machine.processors import bind, split_processors

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch import launchers
-from unilaunch.agent.alone import supervise
+from unilaunch.agent.under_launcher import supervise
 from unilaunch.errors import UnilaunchError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Peers

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.agent.alone import supervise
+from unilaunch.agent.under_launcher import supervise
 from unilaunch.interfaces.model import Framework, Session
 from unilaunch.rank.status import Status
 from unilaunch.spec.options import parse

@@ -18,7 +18,7 @@ PROLOGUE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from unilaunch.agent import rank_process
-from unilaunch.agent.alone import supervise
+from unilaunch.agent.under_launcher import supervise
 from unilaunch.monitor.messages import Named, Placed
 rank_process.FAREWELL = 20.0  # a rank ends in time on a busy machine too
 def begin(status):
