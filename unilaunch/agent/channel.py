@@ -13,8 +13,7 @@ from selectors import EVENT_WRITE
 from unilaunch.agent.processes import Loop, die_with
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.direct import NO_WINDOWS, Windows
-from unilaunch.rank.status import STOP, Status
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status import STOP, Status, StatusPage
 
 #: The signal at which a rank writes its Python stacks. It is a real-time signal: programs use SIGUSR1 and SIGUSR2.
 STACKS = signal.SIGRTMAX - 1

@@ -22,7 +22,7 @@ from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, Shown, encode
-from unilaunch.rank.status_page import Pace, StatusPage
+from unilaunch.rank.status import Pace, StatusPage
 
 
 @contextmanager
