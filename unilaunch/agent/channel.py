@@ -24,11 +24,12 @@ class Channel:
 
     Args:
         windows: Of the terminals that the rank's standard output and error are to be; None for a pipe.
+        own_group: Whether the rank gets its own process group; on a terminal one group gets Ctrl-C and input.
         has_input: Whether the agent passes an input on; if not, the rank has the agent's.
     """
 
-    def __init__(self, windows: Windows = NO_WINDOWS, *, has_input: bool = False) -> None:
-        self.agent = os.getpid()
+    def __init__(self, windows: Windows = NO_WINDOWS, *, own_group: bool = False, has_input: bool = False) -> None:
+        self.agent, self.own_group = os.getpid(), own_group
         self.page = StatusPage()
         self.control, self._ranks_control = socket.socketpair()
         pipes = [*(_terminal(*window) if window else os.pipe() for window in windows), os.pipe()]
@@ -49,15 +50,13 @@ class Channel:
         for descriptor in (self.stdout, self.stderr, self.stacks):
             os.close(descriptor)
 
-    def be_rank(self, *, own_group: bool) -> Status:
-        """Connect this process, the rank, once the agent's ends are closed.
+    def be_rank(self) -> Status:
+        """Close the agent's ends, and connect this process, the rank.
 
         Its output goes to the agent, and the kernel kills it when the agent exits.
-
-        Args:
-            own_group: Whether the rank gets its own process group; on a terminal one group gets Ctrl-C and input.
         """
-        if own_group:
+        self.close()
+        if self.own_group:
             os.setpgid(0, 0)
         die_with(self.agent)
         for descriptor, own in zip(self._ranks_ends[:2], (1, 2), strict=True):
@@ -94,18 +93,16 @@ def _terminal(rows: int, columns: int) -> tuple[int, int]:
     return reading, writing
 
 
-def fork_rank(windows: Windows = NO_WINDOWS, *, has_input: bool = False) -> tuple[int, Channel]:
+def fork_rank(windows: Windows = NO_WINDOWS, *, own_group: bool, has_input: bool = False) -> tuple[int, Channel]:
     """Fork the process of a rank; return its process number, 0 in the rank, and the connections between the two.
 
-    Args:
-        windows: See `Channel`.
-        has_input: See `Channel`.
+    The arguments are those of `Channel`.
 
     Raises:
         LauncherError: The system allows no further process, or no further open file.
     """
     try:
-        channel = Channel(windows, has_input=has_input)
+        channel = Channel(windows, own_group=own_group, has_input=has_input)
         return os.fork(), channel
     except OSError as error:
         raise LauncherError(

@@ -107,11 +107,11 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
     for local_rank, processors in enumerate(bound):
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         is_first = not share.first + local_rank
-        pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS)
+        pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS, own_group=True)
         if not pid:
             hear_signals_again(replaced)
             agent.forget()
-            channel.close()
+            status = channel.be_rank()
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             bind(processors)
             if not is_first:
@@ -120,8 +120,8 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
                 refuse_imports()
             os.environ.clear()  # noqa: TID251  (a rank's environment replaces that of the process above)
             os.environ.update(rank_environment(environ, share, local_rank) | dict(variables))  # noqa: TID251
-            return live(lambda _, status: work(request["words"], status), 0.0, channel.be_rank(own_group=True))
-        agent.add(pid, channel, HiddenOutput(), own_group=True, paced=False)
+            return live(lambda _, rank_status: work(request["words"], rank_status), 0.0, status)
+        agent.add(pid, channel, HiddenOutput(), paced=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # not before: a signal must be noted for this rank too
     _read_nothing()  # the input is rank 0's
     os._exit(agent.run())

@@ -52,16 +52,15 @@ def supervise(environ: Mapping[str, str], started: float, work: Work) -> int:
     guard = fork_below_guard(lambda code: wake_launcher(launcher, code, environ))
     own_group = not os.isatty(0)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    pid, channel = fork_rank(has_input=MONITOR in environ)
+    pid, channel = fork_rank(own_group=own_group, has_input=MONITOR in environ)
     if not pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        channel.close()
-        return live(work, started, channel.be_rank(own_group=own_group))
+        return live(work, started, channel.be_rank())
     from unilaunch.agent.agent import Agent  # the rank does its imports at the same time
     from unilaunch.agent.output import find_hidden_output
 
     agent = Agent(environ, guard.pid)
-    agent.add(pid, channel, find_hidden_output(launcher, environ), own_group=own_group)
+    agent.add(pid, channel, find_hidden_output(launcher, environ))
     pass_signals_on(agent.note_signal)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = agent.run()

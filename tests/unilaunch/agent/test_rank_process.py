@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import cast
 
 import pytest
 
 from unilaunch.agent import rank_process
-from unilaunch.agent.agent import order_rank
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.output import HiddenOutput, Output
 from unilaunch.agent.processes import Loop
@@ -28,12 +26,13 @@ from unilaunch.rank.status import Pace, StatusPage
 @contextmanager
 def _rank(console: int = -1) -> Iterator[tuple[RankProcess, list[Message]]]:
     """Give a rank, which is this process, and what its agent passes on; its standard output is shown on *console*."""
-    channel = Channel()
+    channel, loop = Channel(), Loop()
     passed_on: list[Message] = []
     output = Output((channel.stdout, channel.stderr), (console, -1), HiddenOutput())
-    rank = RankProcess(os.getpid(), channel, output, own_group=False, tell=lambda _, message: passed_on.append(message))
+    rank = RankProcess(os.getpid(), channel, output, loop, lambda _, message: passed_on.append(message))
     yield rank, passed_on
-    rank.close()
+    loop.leave()
+    rank.forget()
     channel.be_agent()
 
 
@@ -57,7 +56,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
     with _rank() as (rank, _):
-        rank.own_group = True
+        rank.channel.own_group = True
         rank.pass_on(signal.SIGUSR1)
         rank.pass_on(signal.SIGUSR1)
         assert len(came) == 1
@@ -78,8 +77,7 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
     number: int, age: float, status: int, cause: Cause
 ) -> None:
     with _rank() as (rank, passed_on):
-        rank.pass_on(number, has_it=True)
-        rank.passed_on[number] -= age
+        rank.passed_on[number] = time.monotonic() - age
         rank.number = 0
         rank.exited(status, resource.getrusage(resource.RUSAGE_SELF))
         rank.output.end()
@@ -94,12 +92,12 @@ def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
     with _rank() as (rank, _):
-        rank.pass_on(signal.SIGUSR1, has_it=True)
-        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+        rank.passed_on[signal.SIGUSR1] = time.monotonic()
+        rank.obey(PassSignal(signal.SIGUSR1))
         assert not came
         rank.passed_on[signal.SIGUSR1] -= 100.0
-        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
-        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+        rank.obey(PassSignal(signal.SIGUSR1))
+        rank.obey(PassSignal(signal.SIGUSR1))
     signal.signal(signal.SIGUSR1, before)
     assert len(came) == 2
 
@@ -111,7 +109,7 @@ def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None
 def test_a_signal_that_the_program_has_handled_is_no_cause(came: int, end: int, cause: Cause) -> None:
     """It asked for a checkpoint, say, and the rank crashed an hour later."""
     with _rank() as (rank, _):
-        rank.pass_on(came, has_it=True)
+        rank.passed_on[came] = time.monotonic()
         rank.exited(end, resource.getrusage(resource.RUSAGE_SELF))
         assert rank._seen().cause is cause
 
