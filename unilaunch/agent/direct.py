@@ -12,12 +12,14 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.agent.agent import Agent
 from unilaunch.agent.channel import fork_rank
 from unilaunch.agent.output import HiddenOutput
+from unilaunch.agent.preload import preload, preload_likely
 from unilaunch.agent.processes import (
     PASSED_ON,
     adopt_orphans,
@@ -25,40 +27,43 @@ from unilaunch.agent.processes import (
     hear_signals_again,
     pass_signals_on,
     release_code,
+    wait_for,
     wake_at_end_of,
 )
-from unilaunch.agent.under_launcher import live, wait_for
 from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
 from unilaunch.machine.limits import allow_files
 from unilaunch.machine.processors import bind, split_processors
+from unilaunch.rank.interpreter import live
 from unilaunch.rank.status import Status
 from unilaunch.spec.mpi_programs import refuse_imports
+
+if TYPE_CHECKING:
+    from unilaunch.spec.run_spec import RunSpec
+    from unilaunch.spec.task import Task
 
 #: Open files of each rank in its agent, at most.
 _FILES = 16
 #: Bytes of a request that are read at once.
 _PIECE = 1 << 16
-#: Imports the framework of ranks with this environment, and returns the variables that the import has set; None if each
-#: rank imports by itself.
-Preload = Callable[[Mapping[str, str]], Mapping[str, str] | None]
+#: Reads and checks the task of ranks with this environment.
+ReadTask = Callable[[Mapping[str, str]], "Task[RunSpec]"]
 #: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
 Work = Callable[[Sequence[str], Status], int]
 
 
-def serve(words: Sequence[str], likely: Preload, preload: Preload, work: Work) -> int:
+def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
     """Start the attempts that `launch` requests, and exit when it closes the connection; return only in a rank.
 
     The first message has the ranks' environment: what this process has found differs by variables of the start.
 
     Args:
-        words: The number of the connection's descriptor, and `UNSHARED` if every rank imports by itself.
-        likely: The same as *preload*, before `launch` has told the environment: a guess from the target.
-        preload: See `Preload`.
+        words: The number of the connection's descriptor, the target, and `UNSHARED` if every rank imports by itself.
+        read_task: See `ReadTask`.
         work: See `Work`.
     """
     adopt_orphans()
     connection = socket.socket(fileno=int(words[0]))
-    variables = {} if UNSHARED in words else _import_once(connection, likely, preload)
+    variables = {} if UNSHARED in words else _import_once(connection, words[1], read_task)
     own, launch = os.getpid(), os.getppid()
     wake_at_end_of(launch)
     while request := _receive(connection):
@@ -76,16 +81,16 @@ def serve(words: Sequence[str], likely: Preload, preload: Preload, work: Work) -
     os._exit(0)  # without the interpreter's end, which takes half a second once a framework is imported
 
 
-def _import_once(connection: socket.socket, likely: Preload, preload: Preload) -> Mapping[str, str]:
+def _import_once(connection: socket.socket, target: str, read_task: ReadTask) -> Mapping[str, str]:
     """Import what the ranks need; return the variables that the import has set, or begin again without it."""
     guessed = told = None
     with suppress(Exception):  # the ranks meet the same error, and show it
-        guessed = likely(dict(os.environ))  # noqa: TID251  (of this process, which imports)
+        guessed = preload_likely(target, dict(os.environ))  # noqa: TID251  (of this process, which imports)
     if request := _receive(connection):
         os.environ.clear()  # noqa: TID251  (this process imports for ranks that have that environment)
         os.environ.update(request["environ"])  # noqa: TID251
         with suppress(Exception):
-            told = preload(request["environ"])
+            told = preload(read_task(request["environ"]), request["environ"])
         is_guess_wrong = guessed is not None and told is None
         if is_guess_wrong or len(list(Path("/proc/self/task").iterdir())) > 1 or children():
             _begin_again(connection)  # a fork would not copy all of the state, or copy what ranks do not need
@@ -120,7 +125,7 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
                 refuse_imports()
             os.environ.clear()  # noqa: TID251  (a rank's environment replaces that of the process above)
             os.environ.update(rank_environment(environ, share, local_rank) | dict(variables))  # noqa: TID251
-            return live(lambda _, rank_status: work(request["words"], rank_status), 0.0, status)
+            return live(partial(work, request["words"]), status)
         agent.add(pid, channel, HiddenOutput(), paced=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # not before: a signal must be noted for this rank too
     _read_nothing()  # the input is rank 0's

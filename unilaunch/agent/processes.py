@@ -116,6 +116,36 @@ def kill_children(group: int | None = None) -> None:
         time.sleep(0.01)
 
 
+def wait_for(agent: int, above: int) -> int:
+    """Wait until an agent has ended, end what it has left if it failed, and return its exit code: 128 + N for signal N.
+
+    What the ranks of a job that ended well have left running stays. If the process above has exited, this process exits
+    at once: the agent notices that, and ends its ranks. The signals that are passed on stay blocked: once the agent has
+    ended, its number may be that of another process.
+
+    Args:
+        agent: The agent's process number.
+        above: That of the process above this one, whose end is noticed.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *PASSED_ON])
+    ended = status = 0
+    while ended != agent:
+        ended, status = os.waitpid(-1, os.WNOHANG)  # also orphans of the agent's ranks
+        if ended:
+            continue
+        if os.getppid() != above:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.sigwaitinfo([signal.SIGCHLD])
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    code = os.waitstatus_to_exitcode(status)
+    if code:
+        kill_children()
+    return code if code >= 0 else 128 - code
+
+
 def release_code() -> None:
     """Give back the pages of this process that are the same as in their files; they are read again when needed.
 

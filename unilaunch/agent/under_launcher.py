@@ -4,172 +4,82 @@ The guard is a small process: it ends what a killed agent leaves. The kernel kil
 what the rank has started; the guard is the nearest process to which the kernel gives such orphans.
 """
 
-import gc
 import mmap
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from unilaunch.agent.channel import fork_rank
 from unilaunch.agent.processes import (
     PASSED_ON,
     adopt_orphans,
     children,
-    kill_children,
     pass_signals_on,
     state,
+    wait_for,
     wake_at_end_of,
 )
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
+from unilaunch.rank.interpreter import live
+from unilaunch.rank.status import Status
 from unilaunch.spec.start_variables import MONITOR
 
-if TYPE_CHECKING:
-    from unilaunch.rank.status import Status
-
-#: Does the rank's work. Arguments: when the launcher's child started, and the status channel.
-Work = Callable[[float, "Status"], int]
 _TICK = 0.02
 _LONGEST = 5.0
 #: A process that has ended, whether or not its parent has noticed.
 _ENDED = {"Z", ""}
 
 
-def supervise(environ: Mapping[str, str], started: float, work: Work) -> int:
+def supervise(environ: Mapping[str, str], work: Callable[[Status], int]) -> int:
     """Do *work* in a new process, the rank, and exit with its exit code: 128 + N for signal N.
+
+    Call it before anything large is imported: this process becomes the guard, and keeps what is loaded.
 
     Args:
         environ: The process's environment.
-        started: When this process started, in seconds of `time.monotonic`.
-        work: See `Work`; in the rank, this function returns the value of *work*.
+        work: Does the rank's work; in the rank, this function returns its value.
     """
-    launcher = os.getppid()
-    guard = fork_below_guard(lambda code: wake_launcher(launcher, code, environ))
-    own_group = not os.isatty(0)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    pid, channel = fork_rank(own_group=own_group, has_input=MONITOR in environ)
+    launcher, guard = os.getppid(), os.getpid()
+    shared = mmap.mmap(-1, 1)  # one byte: 1 if the guard must not wake the launcher
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until somebody passes them on
+    agent = os.fork()
+    if agent:
+        _guard(agent, launcher, shared, environ)
+    wake_at_end_of(guard)
+    pid, channel = fork_rank(own_group=not os.isatty(0), has_input=MONITOR in environ)
     if not pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return live(work, started, channel.be_rank())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        return live(work, channel.be_rank())
     from unilaunch.agent.agent import Agent  # the rank does its imports at the same time
     from unilaunch.agent.output import find_hidden_output
 
-    agent = Agent(environ, guard.pid)
-    agent.add(pid, channel, find_hidden_output(launcher, environ))
-    pass_signals_on(agent.note_signal)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    code = agent.run()
-    if agent.connection and agent.connection.host_lost:
-        guard.leave_launcher_alone()
+    supervisor = Agent(environ, guard)
+    supervisor.add(pid, channel, find_hidden_output(launcher, environ))
+    pass_signals_on(supervisor.note_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    code = supervisor.run()
+    shared[0] = bool(supervisor.connection and supervisor.connection.host_lost)
     os._exit(code)  # the agent has nothing that Python must destroy; that would take a tenth of a second
 
 
-class Guard:
-    """The agent's view of its guard.
-
-    Args:
-        pid: The guard's process number.
-        page: One byte, which guard and agent share.
-    """
-
-    def __init__(self, pid: int, page: mmap.mmap) -> None:
-        self.pid, self._page = pid, page
-
-    def leave_launcher_alone(self) -> None:
-        """Let the guard exit without its last action."""
-        self._page[0] = 1
-
-
-def fork_below_guard(last_action: Callable[[int], None]) -> Guard:
-    """Fork; return in the child, the agent. This process stays above it as its guard, and exits with its exit code.
-
-    Call it before anything large is imported: the guard keeps what is loaded.
-
-    Args:
-        last_action: Called in the guard with the agent's exit code, before the guard exits.
-    """
-    page = mmap.mmap(-1, 1)
-    own, launcher = os.getpid(), os.getppid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    agent = os.fork()
-    if not agent:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        wake_at_end_of(own)
-        return Guard(own, page)
+def _guard(agent: int, launcher: int, shared: mmap.mmap, environ: Mapping[str, str]) -> NoReturn:
+    """Be the guard of an agent: pass signals on, and exit with the agent's exit code."""
     adopt_orphans()
     pass_signals_on(lambda number, _: os.kill(agent, number))  # a child that was not waited for keeps its number
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     wake_at_end_of(launcher)
     code = wait_for(agent, launcher)
-    if not page[0]:
-        last_action(code)
+    if not shared[0]:
+        _wake_launcher(launcher, code, environ)
     os._exit(code)
 
 
-def wait_for(agent: int, launcher: int = 0) -> int:
-    """Wait until an agent has ended, end what it has left if it failed, and return its exit code: 128 + N for signal N.
-
-    What the ranks of a job that ended well have left running stays. If the launcher has exited, this process exits at
-    once: the agent notices that, and ends its ranks. The signals that are passed on stay blocked: once the agent has
-    ended, its number may be that of another process.
-
-    Args:
-        agent: The agent's process number.
-        launcher: The process above this one, whose end is noticed; 0: none.
-    """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    while not (status := _reap(agent)):
-        if launcher and os.getppid() != launcher:
-            os._exit(1)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        signal.sigwaitinfo([signal.SIGCHLD])
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    code = os.waitstatus_to_exitcode(status[0])
-    if code:
-        kill_children()
-    return code if code >= 0 else 128 - code
-
-
-def _reap(agent: int) -> tuple[int] | None:
-    """Reap the processes that have ended, also orphans of the agent's ranks; return the agent's status if it has."""
-    while True:
-        process, status = os.waitpid(-1, os.WNOHANG)
-        if process == agent:
-            return (status,)
-        if not process:
-            return None
-
-
-def live(work: Work, started: float, status: "Status") -> int:
-    """Do the rank's work. A rank that ends before the others must not wait for them in MPI_Finalize."""
-    code = work(started, status)
-    if status.failed or status.left_alone:
-        from unilaunch.rank.interpreter import end_alone, flush_files
-
-        flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
-        if status.registrations.has_exit_functions:
-            status.registrations.tell_saving()
-        if status.runs_program:
-            gc.collect()  # as after a program that has not failed: see `work`
-        end_alone(-signal.SIGTERM if status.terminated else code)
-    if not status.runs_program and "triton._C.libtriton" not in sys.modules:  # Triton would report leaks
-        gc.freeze()  # nothing of a user's is left to destroy: the interpreter ends in half of the time
-    if status.failed or status.left_alone:
-        return code
-    with suppress(OSError):  # the program may have closed every descriptor
-        status.connection.close()
-    return code
-
-
-def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
+def _wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
     """Start a process that sends SIGCHLD to the launcher once all of the launcher's processes on this host have exited.
 
     Only the first process of each host does this. Open MPI 4 sleeps for up to two seconds before it ends a job that

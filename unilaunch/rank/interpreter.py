@@ -12,7 +12,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unilaunch.rank.status import Status
 
 #: The base of all files, also of a program's own classes. io.IOBase, an abstract class, is 100 times slower to compare.
 _FILE: type = io.IOBase.__bases__[0]
@@ -40,6 +43,25 @@ def uncollected() -> Iterator[None]:
             gc.unfreeze()  # into the oldest generation, without a search
         if was_on:
             gc.enable()
+
+
+def live(work: Callable[["Status"], int], status: "Status") -> int:
+    """Do the rank's work. A rank that ends before the others must not wait for them in MPI_Finalize."""
+    code = work(status)
+    is_early = status.failed or status.left_alone
+    if is_early:
+        flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
+        if status.registrations.has_exit_functions:
+            status.registrations.tell_saving()
+        if status.runs_program:
+            gc.collect()  # as after a program that has not failed: see `work`
+        end_alone(-signal.SIGTERM if status.terminated else code)
+    if not status.runs_program and "triton._C.libtriton" not in sys.modules:  # Triton would report leaks
+        gc.freeze()  # nothing of a user's is left to destroy: the interpreter ends in half of the time
+    if not is_early:
+        with suppress(OSError):  # the program may have closed every descriptor
+            status.connection.close()
+    return code
 
 
 def run_exit_functions() -> None:
