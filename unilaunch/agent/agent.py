@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unilaunch.agent.own_monitor import OwnMonitor
 
 _TICK = 0.2
-_OTHERS = 3.0  # seconds that the agent waits, after the order to end the ranks, for those of other agents
+_OTHERS = 3.0  # seconds that the agent waits for ranks of other agents that should have ended
 _ORDER = 15.0  # seconds that the agent waits for the monitor's order to end the job, if no host is lost
 _DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher also notices that the other hosts do not answer
 _GUARDS_OWN = 1.0  # seconds in which the guard of the agent that was killed exits with its code: the first code counts
@@ -185,12 +185,10 @@ class Agent:
         match order:
             case messages.Stop():
                 self.stop = order
-            case messages.Leave(code):
-                self.exit_code, self.stays_until = code, now
             case messages.End(code):
                 self.exit_code, self.stays_until = code, now + _OTHERS
-            case messages.Await(seconds):
-                self.stays_until = now + seconds + _OTHERS
+            case messages.Leave(code, seconds):
+                self.exit_code, self.stays_until = code, now + seconds + _OTHERS * (seconds > 0)
         if isinstance(order, messages.Stop | messages.Leave | messages.End):
             self.standing_orders.append(order)
         for rank in self.ranks:
