@@ -236,6 +236,6 @@ class Agent:
 
         heard = self.monitor or self.exit_code is not None or (self._is_connected and rank.number != NO_RANK)
         if rank.failure and not heard and (rank.output.last_words or not rank.known):
-            rank.output.streams[1].say(show(judge([rank.failure]), unseen=False))
+            rank.output.say(show(judge([rank.failure]), unseen=False))
         if rank.number == 0:
             rank.output.say_hidden_files()

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from unilaunch.agent.processes import can_be_read
 from unilaunch.errors import UnilaunchError
 from unilaunch.folder.files import last_lines, open_file
 from unilaunch.launchers import detect, known
@@ -267,20 +268,33 @@ class Stream:
         source: The reading end of the rank's pipe or terminal.
         consoles: Open files on which it is shown; -1 for none.
         paced: See `Display`.
+
+    Attributes:
+        is_open: Whether more may be read.
     """
 
     def __init__(self, source: int, *consoles: int, paced: bool = True) -> None:
         self.source = source
         self.displays = [Display(console, paced=paced) for console in consoles if console >= 0]
         self.file = KeptFile()
+        self.is_open = True
+        self._has_said_fault = False
 
     def move(self) -> bool:
         """Read a piece of output, write it to the file and show it; False at the end of the stream."""
-        data = b""
-        with suppress(OSError):  # the end of a terminal is an error
-            data = os.read(self.source, _PIECE)
-        self.add(data)
-        return bool(data)
+        if self.is_open:
+            data = b""
+            with suppress(OSError):  # the end of a terminal is an error
+                data = os.read(self.source, _PIECE)
+            self.add(data)
+            self.is_open = bool(data)
+        return self.is_open
+
+    def end(self) -> None:
+        """Read no more, and show the rest as it is."""
+        self.is_open = False
+        for display in self.displays:
+            display.ended = True
 
     def add(self, data: bytes) -> None:
         """Write a piece of output to the file and show it; b"" is the end of the stream."""
@@ -304,10 +318,14 @@ class Stream:
         """Seconds until `show` is to be called again, at the latest."""
         return min((display.again for display in self.displays if display.backlog), default=UNFINISHED)
 
-    def say(self, text: str) -> None:
-        """Write a line of the agent to the consoles, even if the rank's output is hidden."""
-        for display in self.displays:
-            display.say(text)
+    def take_fault(self) -> str:
+        """Return a line on why the output is no longer kept, once; "" if it is kept."""
+        if self._has_said_fault or not self.file.fault:
+            return ""
+        self._has_said_fault = True
+        is_visible = any(display.shown is not Shown.NOTHING for display in self.displays)
+        shown = "; it is still shown" if is_visible else ""
+        return f"unilaunch: {self.file.path}: output is no longer kept: {self.file.fault}{shown}\n"
 
     def close(self) -> None:
         """Close the file and the consoles."""
@@ -328,7 +346,6 @@ class Output:
 
     Attributes:
         streams: Standard output and standard error.
-        flowing: The streams that are still open.
         folder: The rank's folder, once the rank has sent it.
         last_words: The text on the rank's failure that is in the log, but on no console.
     """
@@ -341,11 +358,9 @@ class Output:
         for descriptor in hidden.console:
             if descriptor >= 0:
                 os.close(descriptor)
-        self.flowing = list(self.streams)
         self.folder: Path | None = None
         self.clock: _Clock | None = None
         self.last_words = ""
-        self.cut: list[Stream] = []  # those of which a line has said so
 
     def open(self, folder: Path) -> None:
         """Write the output to files in *folder*."""
@@ -366,25 +381,22 @@ class Output:
             if display.shown is not Shown.NOTHING:
                 display.shown = shown
 
-    def move(self, stream: Stream) -> bool:
-        """Read a piece of output; False at the end of the stream."""
-        if stream in self.flowing and stream.move():
-            return True
-        self.flowing = [other for other in self.flowing if other is not stream]
-        return False
+    @property
+    def is_open(self) -> bool:
+        """Whether more may be read."""
+        return any(stream.is_open for stream in self.streams)
 
     def end(self) -> None:
         """Read no more, and show the rest as it is: a process that the rank has left may write without an end."""
-        self.flowing = []
-        for display in self._displays:
-            display.ended = True
+        for stream in self.streams:
+            stream.end()
 
     def tick(self, *, last: bool = False) -> None:
         """Show the waiting output; record the time and the files' sizes, if the files have grown."""
         for stream in self.streams:
             stream.show()
-            if stream.file.fault and stream not in self.cut:
-                self._say_cut(stream)
+            if line := stream.take_fault():
+                self.say(line)
         if self.clock:
             self.clock.tick(last=last)
 
@@ -416,10 +428,13 @@ class Output:
 
     def _catch_up(self) -> None:
         """Read what the rank has written to standard error until now; a pipe holds at most one piece."""
-        waiting = select.poll()
-        waiting.register(self.streams[1].source, select.POLLIN)
-        if waiting.poll(0):
+        if can_be_read(self.streams[1].source):
             self.streams[1].move()
+
+    def say(self, text: str) -> None:
+        """Show lines of the agent where standard error is shown, even if the rank's output is hidden."""
+        for display in self.streams[1].displays:
+            display.say(text)
 
     def say_hidden_files(self) -> None:
         """Show where the launcher's files are, if the launcher shows no output; the line is not in those files."""
@@ -427,13 +442,6 @@ class Output:
             self.streams[1].displays[-1].say(
                 f"unilaunch: mpirun's own copy of the output, which it does not show: {self.hidden_files}\n"
             )
-
-    def _say_cut(self, stream: Stream) -> None:
-        """Show why a stream is no longer kept."""
-        self.cut.append(stream)
-        is_visible = any(display.shown is not Shown.NOTHING for display in stream.displays)
-        shown = "; it is still shown" if is_visible else ""
-        self.streams[1].say(f"unilaunch: {stream.file.path}: output is no longer kept: {stream.file.fault}{shown}\n")
 
     def close(self) -> None:
         """Close all files except the rank's pipes."""

@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -144,6 +145,13 @@ def wait_for(agent: int, above: int) -> int:
     if code:
         kill_children()
     return code if code >= 0 else 128 - code
+
+
+def can_be_read(source: Any) -> bool:
+    """Return whether reading from an open file would not wait, also at its end."""
+    waiting = select.poll()  # select.select takes no descriptor above 1023
+    waiting.register(source, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def release_code() -> None:

@@ -1,7 +1,6 @@
 """One rank, as its agent supervises it: the process, its output and messages, the orders for it, and how it ends."""
 
 import os
-import select
 import signal
 import socket
 import time
@@ -16,7 +15,7 @@ from resource import struct_rusage
 from unilaunch.agent.channel import Channel, Input
 from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output, Stream
-from unilaunch.agent.processes import Loop, kill_children, processor_wait
+from unilaunch.agent.processes import Loop, can_be_read, kill_children, processor_wait
 from unilaunch.agent.progress import ProgressTeller, Usage
 from unilaunch.agent.stack_reader import NEVER, StackReader, read_native
 from unilaunch.errors import REQUEUE
@@ -126,7 +125,7 @@ class RankProcess:
         if self._must_wait(stream):
             self.full.append(stream)
             return False
-        return self.output.move(stream)
+        return stream.move()
 
     def _must_wait(self, stream: Stream) -> bool:
         return stream.is_full and self.is_running
@@ -154,9 +153,7 @@ class RankProcess:
 
     def _hear_place(self) -> None:
         """Read the messages that the rank has sent before its output: they say how the output is shown."""
-        waiting = select.poll()
-        waiting.register(self.channel.control, select.POLLIN)
-        while self.placed is None and self.is_running and waiting.poll(0) and self.hear():
+        while self.placed is None and self.is_running and can_be_read(self.channel.control) and self.hear():
             pass
 
     def _understand(self, message: messages.Message, descriptors: list[int]) -> None:
@@ -362,7 +359,7 @@ class RankProcess:
         self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # not sooner: the output is read once more
         if now > self.drained_at:
             self.output.end()
-        if not self.output.flowing and (self.output.is_shown or self.ordered or self.abandoned):
+        if not self.output.is_open and (self.output.is_shown or self.ordered or self.abandoned):
             self.output.tick(last=True)
             self._disconnect()
             self.state = State.ENDED

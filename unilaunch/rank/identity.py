@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -62,7 +61,7 @@ def complete(found: LauncherInfo, peers: Peers) -> LauncherInfo:
     """Return *found* completed: rank 0 names the run if the launcher does not, and bare PMIx gives no world size."""
     if found.run_id and found.size:
         return found
-    names = peers.share(f"{found.launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{getpid()}")
+    names = peers.share(f"{found.launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
     return replace(found, run_id=found.run_id or str(names[0]), size=len(names))
 
 

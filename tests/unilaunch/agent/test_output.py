@@ -52,8 +52,8 @@ def test_the_agents_lines_begin_a_line() -> None:
         os.close(rank)
         stream.move()
         read = _all(stream, launcher)
-        stream.say("unilaunch: one\n")
-        stream.say("unilaunch: two\n")
+        stream.displays[0].say("unilaunch: one\n")
+        stream.displays[0].say("unilaunch: two\n")
         assert b"".join(read + _all(stream, launcher)) == b"whole\nleaked\nunilaunch: one\nunilaunch: two\n"
 
 

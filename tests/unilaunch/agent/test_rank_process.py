@@ -163,7 +163,7 @@ def test_what_a_rank_writes_while_it_waits_for_others_is_no_progress() -> None:
         for second in range(20):
             page.note_waiting(waiting=second >= 10)
             os.write(rank.channel._ranks_ends[0], b"still here\n")
-            rank.output.move(rank.output.streams[0])
+            rank.output.streams[0].move()
             teller.tick(100.0 + second)
         assert [(progress.age, progress.waiting) for progress in sent[:11]] == [(0.0, False)] * 10 + [(0.0, True)]
         teller.tick(200.0)
@@ -185,7 +185,7 @@ def test_a_child_that_writes_on_without_a_line_end_does_not_hold_the_rank() -> N
             now += 0.1
             assert now < begin + 5
             os.write(rank.channel._ranks_ends[0], b".")
-            rank.output.move(rank.output.streams[0])
+            rank.output.streams[0].move()
             rank.tick(now)
             shown += os.read(launcher, 4096) if select.select([launcher], [], [], 0)[0] else b""
     assert shown.startswith(b"the last line\n..........")
