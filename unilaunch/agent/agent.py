@@ -235,7 +235,7 @@ class Agent:
         from unilaunch.monitor.verdict import judge, show
 
         heard = self.monitor or self.exit_code is not None or (self._is_connected and rank.number != NO_RANK)
-        if rank.failure and not heard and (rank.output.last_words or not rank.known):
+        if rank.failure and not heard and (rank.output.last_words or not rank.reported):
             rank.output.say(show(judge([rank.failure]), unseen=False))
         if rank.number == 0:
             rank.output.say_hidden_files()

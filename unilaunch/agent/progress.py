@@ -67,7 +67,7 @@ class ProgressTeller:
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)
-            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, memory, waits))
+            self.tell(Progress(facts, round(now - self.seen_at, 3), *pace, memory, waits))
 
 
 class Usage:

@@ -96,7 +96,7 @@ class RankProcess:
         self.lock = -1  # holds the output folder for the job as long as the agent lives
         self.returncode = self.peak = 0
         self.exited_at = NEVER
-        self.known: Failure | None = None  # the failure as the rank reported it
+        self.reported: Failure | None = None  # the failure as the rank reported it
         self.failure: Failure | None = None
         self.done: messages.Done | None = None
         self.ended_by: Failure | None = None  # the agent's reason for ending it
@@ -197,7 +197,7 @@ class RankProcess:
         self.usage.open(Path(placed.folder))
 
     def _take_failure(self, failure: Failure) -> None:
-        self.known = failure
+        self.reported = failure
         if not self.stop and (self.placed is None or self.placed.abort):
             self._kill_after_farewell()
         saved = self.passed_on and failure.exit_code == REQUEUE
@@ -245,7 +245,7 @@ class RankProcess:
         if self.placed and not self.placed.has_handlers:
             self.signal(signal.SIGKILL)
             return
-        if not self.known:  # after its own report it runs its exit functions
+        if not self.reported:  # after its own report it runs its exit functions
             self.signal(signal.SIGTERM)
             self.signal(signal.SIGCONT)
         self._kill_after_farewell()
@@ -388,7 +388,7 @@ class RankProcess:
         if self.number != NO_RANK:
             self.progress.tick(now, last=True)
         stopped = self.overdue or (self.stop is not None and self.returncode == -self.stop.number)
-        if self.exit_code and not (self.ordered or stopped or self.known):
+        if self.exit_code and not (self.ordered or stopped or self.reported):
             self._record(self._seen())
         self.tell(messages.Exited(None if self.ordered and not self.failure else self.exit_code, self.overdue))
         if self.exit_code and self.channel.own_group:  # what a failed rank has started
@@ -397,8 +397,8 @@ class RankProcess:
     @property
     def exit_code(self) -> int:
         """The rank's exit code: 0, or that of its failure."""
-        if self.known:
-            return self.known.exit_code
+        if self.reported:
+            return self.reported.exit_code
         if self.ended_by:
             return self.ended_by.exit_code
         return 128 - self.returncode if self.returncode < 0 else self.returncode
