@@ -43,11 +43,12 @@ _LINES = 20
 
 
 class State(Enum):
-    """The state of a rank's process."""
+    """The state of a rank.
 
-    STARTING = "starting"
+    RUNNING until its process exits; then EXITED, until its output is read and shown and its end is reported: ENDED.
+    """
+
     RUNNING = "running"
-    ENDING = "ending"
     EXITED = "exited"
     ENDED = "ended"
 
@@ -63,8 +64,7 @@ class RankProcess:
         tell: Called with each message of the rank and its agent; the rank is NO_RANK before its number is known.
 
     Attributes:
-        state: STARTING until all ranks have agreed; ENDING once its end was ordered; EXITED when the process has
-            exited; ENDED when its output is written, its end has been reported too, and the connections are closed.
+        state: See `State`.
         failure: How it failed, once that is known.
     """
 
@@ -86,7 +86,7 @@ class RankProcess:
         self.full: list[Stream] = []  # those that are not read until the launcher has read more
         self.kills = oom_kills()
         self.usage = Usage(pid)
-        self.state = State.STARTING
+        self.state = State.RUNNING
         self.number = NO_RANK
         self.placed: messages.Placed | None = None
         self.host = "?"
@@ -189,8 +189,6 @@ class RankProcess:
 
     def _take_place(self, placed: messages.Placed) -> None:
         self.placed, self.host = placed, placed.host
-        if self.state is State.STARTING:
-            self.state = State.RUNNING
         self.output.open(Path(placed.folder))
         number = self.named.rank if self.named else 0
         self.output.show(placed.shown, f"[{number}] " if placed.shown is messages.Shown.LABELLED else "")
@@ -239,8 +237,6 @@ class RankProcess:
         *why* is the reason, if the agent itself decides that. A rank that is saving has *grace* seconds.
         """
         self.saves_until = time.monotonic() + grace
-        if self.is_running:
-            self.state = State.ENDING
         self.ended_by = self.ended_by or why
         if self.placed and not self.placed.has_handlers:
             self.signal(signal.SIGKILL)
@@ -313,7 +309,7 @@ class RankProcess:
     @property
     def is_running(self) -> bool:
         """Whether the process has not exited yet."""
-        return self.state in {State.STARTING, State.RUNNING, State.ENDING}
+        return self.state is State.RUNNING
 
     @property
     def _waits_for_others(self) -> bool:
