@@ -22,7 +22,7 @@ import gc; gc.disable()
 import os, socket, sys, time
 began = time.monotonic()
 from unilaunch.rank.status import Status
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status import StatusPage
 from unilaunch.rank.run import run
 from unilaunch.spec.options import parse
 from unilaunch.spec.run_spec import RunSpec

@@ -112,26 +112,20 @@ def _wants_help(arguments: Sequence[str]) -> bool:
 
 
 def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
-    from unilaunch.agent.alone import supervise
+    from unilaunch.agent.under_launcher import supervise
 
     if SPEC in environ:
         entry_points.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
-    return supervise(environ, started, partial(_run, arguments))
+    return supervise(environ, partial(_run, arguments, started))
 
 
 def _agent(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
     from unilaunch.agent.direct import serve
-    from unilaunch.agent.preload import preload, preload_likely
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
     from unilaunch.spec import handover  # noqa: F401  (the same)
 
-    return serve(
-        arguments[1:],
-        lambda environ: preload_likely(arguments[2], environ),
-        lambda environ: preload(_rank_task((), environ), environ),
-        lambda args, status: _run(args, -inf, status),
-    )
+    return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _run(args, -inf, status))
 
 
 def _run(arguments: Sequence[str], started: float, status: "Status") -> int:

@@ -74,7 +74,7 @@ def test_a_rank_that_fails_while_it_connects_over_mpi_ends_the_others(launcher: 
 
 def test_the_device_is_the_scripts_choice(tmp_path: Path) -> None:
     """Also after a first call that took the best: the advice of the refusal, device='cpu', works."""
-    gpu = "from unilaunch.rank import facts\nfacts.visible_devices = lambda _: {'cuda': ['GPU-1'], 'npu': []}\n"
+    gpu = "from unilaunch.rank import identity\nidentity.visible_devices = lambda _: {'cuda': ['GPU-1'], 'npu': []}\n"
     (tmp_path / "choose.py").write_text(
         "import unilaunch\n"
         f"{gpu}from unilaunch.rank import current\n"

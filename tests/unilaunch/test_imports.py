@@ -34,7 +34,7 @@ def test_light_paths_import_nothing_heavy(program: str) -> None:
 def test_a_launchers_child_imports_little_before_it_has_an_agent() -> None:
     """Each of them pays for it; the agent imports the rest once."""
     program = (
-        "import sys, unilaunch.agent.alone\n"
+        "import sys, unilaunch.agent.under_launcher\n"
         "from unilaunch.launchers import detect\n"
         "detect({})\n"
         "heavy = {'typing_extensions', 'importlib.metadata', 'pydantic', 'psutil', 'unilaunch.launchers.mpirun'}\n"

@@ -6,13 +6,14 @@ import signal
 import socket
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import suppress
+from selectors import EVENT_WRITE
 
-from unilaunch.agent.processes import die_with
+from unilaunch.agent.processes import Loop, die_with
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.direct import NO_WINDOWS, Windows
-from unilaunch.rank.status import STOP, Status
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status import STOP, Status, StatusPage
 
 #: The signal at which a rank writes its Python stacks. It is a real-time signal: programs use SIGUSR1 and SIGUSR2.
 STACKS = signal.SIGRTMAX - 1
@@ -23,11 +24,12 @@ class Channel:
 
     Args:
         windows: Of the terminals that the rank's standard output and error are to be; None for a pipe.
+        own_group: Whether the rank gets its own process group; on a terminal one group gets Ctrl-C and input.
         has_input: Whether the agent passes an input on; if not, the rank has the agent's.
     """
 
-    def __init__(self, windows: Windows = NO_WINDOWS, *, has_input: bool = False) -> None:
-        self.agent = os.getpid()
+    def __init__(self, windows: Windows = NO_WINDOWS, *, own_group: bool = False, has_input: bool = False) -> None:
+        self.agent, self.own_group = os.getpid(), own_group
         self.page = StatusPage()
         self.control, self._ranks_control = socket.socketpair()
         pipes = [*(_terminal(*window) if window else os.pipe() for window in windows), os.pipe()]
@@ -48,15 +50,13 @@ class Channel:
         for descriptor in (self.stdout, self.stderr, self.stacks):
             os.close(descriptor)
 
-    def be_rank(self, *, own_group: bool) -> Status:
-        """Connect this process, the rank, once the agent's ends are closed.
+    def be_rank(self) -> Status:
+        """Close the agent's ends, and connect this process, the rank.
 
         Its output goes to the agent, and the kernel kills it when the agent exits.
-
-        Args:
-            own_group: Whether the rank gets its own process group; on a terminal one group gets Ctrl-C and input.
         """
-        if own_group:
+        self.close()
+        if self.own_group:
             os.setpgid(0, 0)
         die_with(self.agent)
         for descriptor, own in zip(self._ranks_ends[:2], (1, 2), strict=True):
@@ -93,21 +93,70 @@ def _terminal(rows: int, columns: int) -> tuple[int, int]:
     return reading, writing
 
 
-def fork_rank(windows: Windows = NO_WINDOWS, *, has_input: bool = False) -> tuple[int, Channel]:
+def fork_rank(windows: Windows = NO_WINDOWS, *, own_group: bool, has_input: bool = False) -> tuple[int, Channel]:
     """Fork the process of a rank; return its process number, 0 in the rank, and the connections between the two.
 
-    Args:
-        windows: See `Channel`.
-        has_input: See `Channel`.
+    The arguments are those of `Channel`.
 
     Raises:
         LauncherError: The system allows no further process, or no further open file.
     """
     try:
-        channel = Channel(windows, has_input=has_input)
+        channel = Channel(windows, own_group=own_group, has_input=has_input)
         return os.fork(), channel
     except OSError as error:
         raise LauncherError(
             f"the process of a rank cannot be started: {error.strerror}: ulimit -u (processes), ulimit -n (open files) "
             "or the memory of this cgroup allows no more"
         ) from None
+
+
+class Input:
+    """A rank's input, piece by piece from `launch`: a launcher may lose a part of it, or its end.
+
+    Args:
+        descriptor: The pipe to the rank.
+        loop: The agent's loop.
+        request: Requests the next piece.
+    """
+
+    def __init__(self, descriptor: int, loop: Loop, request: Callable[[], None]) -> None:
+        os.set_blocking(descriptor, False)  # the rank's own end stays as it is
+        self._descriptor, self._loop, self._request = descriptor, loop, request
+        self._rest = b""
+
+    def begin(self, rank: int) -> None:
+        """Request the first piece; the input of every rank but 0 ends here."""
+        if rank:
+            self.close()
+        else:
+            self._request()
+
+    def take(self, piece: bytes) -> None:
+        """Pass on a piece, and then request the next one; an empty piece is the end of the input."""
+        if not piece:
+            self.close()
+        elif self._descriptor >= 0:
+            self._rest = piece
+            self._loop.watch(self._descriptor, self._write, EVENT_WRITE)
+
+    def _write(self) -> bool:
+        """Write as much as the pipe can take; return whether something is left."""
+        try:
+            self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+        except BlockingIOError:  # it can take less than a page
+            return True
+        except OSError:  # the rank has closed its input
+            self.close()
+            return True  # it is not watched any more
+        if not self._rest:
+            self._request()
+        return bool(self._rest)
+
+    def close(self) -> None:
+        """End the input, also before its end."""
+        if self._descriptor >= 0:
+            self._loop.forget([self._descriptor])
+            with suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1

@@ -10,17 +10,16 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.agent.agent import Agent
-from unilaunch.agent.alone import live
 from unilaunch.agent.channel import fork_rank
-from unilaunch.agent.guard import wait_for
-from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.output import HiddenOutput
+from unilaunch.agent.preload import preload, preload_likely
 from unilaunch.agent.processes import (
     PASSED_ON,
     adopt_orphans,
@@ -28,39 +27,43 @@ from unilaunch.agent.processes import (
     hear_signals_again,
     pass_signals_on,
     release_code,
+    wait_for,
     wake_at_end_of,
 )
 from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
 from unilaunch.machine.limits import allow_files
+from unilaunch.machine.processors import bind, split_processors
+from unilaunch.rank.interpreter import live
 from unilaunch.rank.status import Status
 from unilaunch.spec.mpi_programs import refuse_imports
+
+if TYPE_CHECKING:
+    from unilaunch.spec.run_spec import RunSpec
+    from unilaunch.spec.task import Task
 
 #: Open files of each rank in its agent, at most.
 _FILES = 16
 #: Bytes of a request that are read at once.
 _PIECE = 1 << 16
-#: Imports the framework of ranks with this environment, and returns the variables that the import has set; None if each
-#: rank imports by itself.
-Preload = Callable[[Mapping[str, str]], Mapping[str, str] | None]
+#: Reads and checks the task of ranks with this environment.
+ReadTask = Callable[[Mapping[str, str]], "Task[RunSpec]"]
 #: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
 Work = Callable[[Sequence[str], Status], int]
-_SYSTEM = Path("/sys/devices/system")
 
 
-def serve(words: Sequence[str], likely: Preload, preload: Preload, work: Work) -> int:
+def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
     """Start the attempts that `launch` requests, and exit when it closes the connection; return only in a rank.
 
     The first message has the ranks' environment: what this process has found differs by variables of the start.
 
     Args:
-        words: The number of the connection's descriptor, and `UNSHARED` if every rank imports by itself.
-        likely: The same as *preload*, before `launch` has told the environment: a guess from the target.
-        preload: See `Preload`.
+        words: The number of the connection's descriptor, the target, and `UNSHARED` if every rank imports by itself.
+        read_task: See `ReadTask`.
         work: See `Work`.
     """
     adopt_orphans()
     connection = socket.socket(fileno=int(words[0]))
-    variables = {} if UNSHARED in words else _import_once(connection, likely, preload)
+    variables = {} if UNSHARED in words else _import_once(connection, words[1], read_task)
     own, launch = os.getpid(), os.getppid()
     wake_at_end_of(launch)
     while request := _receive(connection):
@@ -78,16 +81,16 @@ def serve(words: Sequence[str], likely: Preload, preload: Preload, work: Work) -
     os._exit(0)  # without the interpreter's end, which takes half a second once a framework is imported
 
 
-def _import_once(connection: socket.socket, likely: Preload, preload: Preload) -> Mapping[str, str]:
+def _import_once(connection: socket.socket, target: str, read_task: ReadTask) -> Mapping[str, str]:
     """Import what the ranks need; return the variables that the import has set, or begin again without it."""
     guessed = told = None
     with suppress(Exception):  # the ranks meet the same error, and show it
-        guessed = likely(dict(os.environ))  # noqa: TID251  (of this process, which imports)
+        guessed = preload_likely(target, dict(os.environ))  # noqa: TID251  (of this process, which imports)
     if request := _receive(connection):
         os.environ.clear()  # noqa: TID251  (this process imports for ranks that have that environment)
         os.environ.update(request["environ"])  # noqa: TID251
         with suppress(Exception):
-            told = preload(request["environ"])
+            told = preload(read_task(request["environ"]), request["environ"])
         is_guess_wrong = guessed is not None and told is None
         if is_guess_wrong or len(list(Path("/proc/self/task").iterdir())) > 1 or children():
             _begin_again(connection)  # a fork would not copy all of the state, or copy what ranks do not need
@@ -109,11 +112,11 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
     for local_rank, processors in enumerate(bound):
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         is_first = not share.first + local_rank
-        pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS)
+        pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS, own_group=True)
         if not pid:
             hear_signals_again(replaced)
             agent.forget()
-            channel.close()
+            status = channel.be_rank()
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             bind(processors)
             if not is_first:
@@ -122,8 +125,8 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
                 refuse_imports()
             os.environ.clear()  # noqa: TID251  (a rank's environment replaces that of the process above)
             os.environ.update(rank_environment(environ, share, local_rank) | dict(variables))  # noqa: TID251
-            return live(lambda _, status: work(request["words"], status), 0.0, channel.be_rank(own_group=True))
-        agent.add(pid, channel, HiddenOutput(), own_group=True, paced=False)
+            return live(partial(work, request["words"]), status)
+        agent.add(pid, channel, HiddenOutput(), paced=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # not before: a signal must be noted for this rank too
     _read_nothing()  # the input is rank 0's
     os._exit(agent.run())
@@ -160,40 +163,3 @@ def _read_nothing() -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-
-
-def split_processors(ranks: int, allowed: Collection[int], system: Path = _SYSTEM) -> list[set[int]]:
-    """Return the processors of each rank; every rank has all of them if there are more ranks than cores.
-
-    Each rank gets whole cores. The cores are taken in the order of their memory nodes (NUMA), so that a rank spans two
-    nodes only where the number of ranks demands it.
-
-    Args:
-        ranks: Number of ranks, 1 or more.
-        allowed: The processors of this process.
-        system: Where the kernel describes the machine.
-    """
-    cores: dict[tuple[int, ...], set[int]] = {}
-    for processor in sorted(allowed):
-        cores.setdefault(_core(processor, system), set()).add(processor)
-    if ranks > len(cores):
-        return [set(allowed)] * ranks
-    ordered = [processors for _, processors in sorted(cores.items())]
-    ends = [len(ordered) * rank // ranks for rank in range(ranks + 1)]
-    return [set().union(*ordered[begin:end]) for begin, end in pairwise(ends)]
-
-
-def _core(processor: int, system: Path) -> tuple[int, ...]:
-    """Return the memory node, the package and the core of a processor; the processor alone if that is unknown."""
-    folder = system / "cpu" / f"cpu{processor}"
-    with suppress(OSError, ValueError):
-        node = next((int(path.name.removeprefix("node")) for path in folder.glob("node[0-9]*")), 0)
-        names = ("physical_package_id", "core_id")
-        return (node, *(int((folder / "topology" / name).read_text(encoding="ascii")) for name in names))
-    return (processor,)
-
-
-def bind(processors: Collection[int]) -> None:
-    """Bind this process to *processors*; it stays where it is if the kernel refuses."""
-    with suppress(OSError):
-        os.sched_setaffinity(0, processors)

@@ -1,16 +1,24 @@
 """Copy a rank's standard output and error, in its agent, to the rank's folder and to the launcher's console."""
 
+import fcntl
 import os
+import re
 import select
+import socket
+import stat
+import struct
+import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from unilaunch.agent.display import UNFINISHED, Display
-from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.processes import can_be_read
+from unilaunch.errors import UnilaunchError
 from unilaunch.folder.files import last_lines, open_file
+from unilaunch.launchers import detect, known
 from unilaunch.monitor.messages import Shown
+from unilaunch.record import Record
 
 _PIECE = 1 << 16
 _PAUSE = 0.02  # least seconds between two entries of `times`
@@ -18,6 +26,175 @@ _SHARE = 1 / 50_000  # least share of the elapsed time between two entries: a da
 #: For `open_file`: made if it is not there, and written at its end.
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _AGAIN = 10.0  # seconds until a file is tried again that could not be written
+_LINE_ENDS = re.compile(rb"(\n|\r(?!\n))")
+_BUSY = 1 << 16  # waiting bytes from which on the launcher is checked several times in a row
+#: Bytes that a launcher reads at once (Open MPI 4 and 5); from a pipe it reads one more.
+_READ_AT_ONCE = 4095
+_MOST_WAITING = 1 << 18  # bytes that may wait for the launcher before the rank has to wait
+UNFINISHED = 1.0  # seconds after which an unfinished line is shown: it may be a prompt
+_SOONEST, _LATEST = 0.0001, 0.05  # seconds between two checks of a launcher that has not read yet
+_PATIENCE = 1.0  # seconds that the agent waits for the launcher to read the agent's own lines
+_LOOKS = 10  # checks in a row, if the launcher has much to read
+_SPACE = 0.0005  # seconds that the launcher gets to read from a terminal
+_PIDFD_GETFD = 438  # the system call's number, the same on all architectures
+
+
+class HiddenOutput(Record):
+    """The output that a launcher does not show.
+
+    Attributes:
+        files: A pattern of the launcher's files with the ranks' output; "" if the launcher shows that output.
+        console: The launcher's standard output and standard error; -1 for one that cannot be opened. The object that
+            holds this value closes them.
+    """
+
+    files: str = ""
+    console: Sequence[int] = (-1, -1)
+
+
+class Display:
+    """A stream on one console.
+
+    mpirun reads 4 KiB of a rank's output at once, even if a line does not end there, and shows it between the output of
+    other ranks. So each write has at most 4 KiB of whole lines, and waits until mpirun has read the previous one.
+
+    Args:
+        descriptor: The console's open file: the launcher's pipe or terminal, or a file. Only writing to a file may
+            block. The caller closes it, and may do so at once.
+        paced: Whether a launcher reads the console, and shows other ranks' output between what it reads.
+    """
+
+    def __init__(self, descriptor: int, *, paced: bool = True) -> None:
+        self.paced = paced
+        mode = os.fstat(descriptor).st_mode
+        self.is_pipe, self.is_terminal = stat.S_ISFIFO(mode), os.isatty(descriptor)
+        self.own, self.socket = -1, None
+        if self.is_pipe or self.is_terminal:
+            # Open it again: non-blocking mode set on the shared open file would also hold for the user's shell.
+            with suppress(OSError):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        if self.own < 0:
+            self.own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
+        if stat.S_ISSOCK(mode):
+            self.socket = socket.socket(fileno=self.own)
+        self.wrote_at = 0.0
+        self.shown = Shown.LINES
+        self.label = b""
+        self.begins_line = True  # the next piece begins a line
+        self.waiting = bytearray()
+        self.since = 0.0  # when the last piece arrived
+        self.again = _SOONEST
+        self.ended = False
+        self.in_line = False  # the last line that was shown has no end yet
+
+    def add(self, data: bytes) -> None:
+        """Add the next piece of the stream, and show what can be shown now; b"" marks the end of the stream."""
+        if self.shown is not Shown.NOTHING:
+            self.waiting += self._labelled(data) if self.label else data
+            self.since = time.monotonic()
+        self.ended = not data
+        self.show()
+
+    def _labelled(self, data: bytes) -> bytes:
+        """Return a piece of the stream with the label before each line that begins in it."""
+        pieces = _LINE_ENDS.split(data)  # a line, its end, a line, its end, ..., what is left
+        for at in range(0, len(pieces), 2):
+            last = at == len(pieces) - 1
+            if self.begins_line and (pieces[at] or not last):
+                pieces[at] = self.label + pieces[at]
+            self.begins_line = not last or (self.begins_line and not pieces[at])
+        return b"".join(pieces)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many bytes wait for the launcher that the rank must wait too."""
+        return len(self.waiting) > _MOST_WAITING
+
+    def show(self) -> None:
+        """Show what can be shown now."""
+        try:
+            while piece := self._next():
+                if self.paced and self.shown is not Shown.ALL and not self._is_read():
+                    self.again = min(2 * self.again, _LATEST)
+                    return
+                written = self._write(piece)
+                self.in_line = self.waiting[written - 1] not in b"\r\n"
+                del self.waiting[:written]
+                self.again = _SOONEST
+        except BlockingIOError:
+            self.again = min(2 * self.again, _LATEST)
+        except OSError:  # the reader has closed its end
+            self.shown = Shown.NOTHING
+            self.waiting.clear()
+
+    @property
+    def backlog(self) -> bool:
+        """Whether output that could be shown waits until the launcher has read."""
+        return bool(self._next())
+
+    def _next(self) -> bytes:
+        """Return the bytes to write next: whole lines, as many as the launcher reads at once."""
+        late = time.monotonic() - self.since > UNFINISHED
+        unfinished = late or self.ended or self.shown is Shown.ALL
+        end = min(len(self.waiting), _READ_AT_ONCE)
+        line_end = 1 + max(self.waiting.rfind(b"\n", 0, end), self.waiting.rfind(b"\r", 0, end))
+        if line_end:
+            end = line_end
+        elif not unfinished and len(self.waiting) < _READ_AT_ONCE:
+            end = 0
+        return bytes(self.waiting[:end])
+
+    def _is_read(self) -> bool:
+        """Return whether the launcher has read; check several times if much output waits."""
+        for _ in range(_LOOKS if len(self.waiting) > _BUSY else 1):
+            if self._has_read():
+                return True
+            time.sleep(_SOONEST)
+        return False
+
+    def _has_read(self) -> bool:
+        """Return whether the launcher has read what was written: only then does it read the next piece separately.
+
+        A terminal does not show that (Open MPI gives a rank a terminal as its standard output), so a short time passes.
+        """
+        if self.is_terminal:
+            return time.monotonic() - self.wrote_at > _SPACE
+        if not self.is_pipe:
+            return True
+        queued = struct.unpack("i", fcntl.ioctl(self.own, termios.FIONREAD, b"0123"))[0]
+        watching = select.poll()
+        watching.register(self.own, 0)
+        return not queued or bool(watching.poll(0))  # the reader has closed its end: the next write raises an error
+
+    def _write(self, piece: bytes) -> int:
+        """Write as many bytes as there is room for, and return their number."""
+        self.wrote_at = time.monotonic()
+        if self.socket:
+            return self.socket.send(piece, socket.MSG_DONTWAIT)
+        return os.write(self.own, piece)
+
+    def say(self, text: str) -> None:
+        """Write lines of the agent, even if the rank's output is hidden; wait a short time for a slow launcher.
+
+        The rank's last line is ended before, so that the agent's begins a line.
+        """
+        data, until = ("\n" * self.in_line + text).encode(errors="backslashreplace"), time.monotonic() + _PATIENCE
+        self.in_line = False
+        while data and time.monotonic() < until:
+            try:
+                data = data[self._write(data) :]
+            except BlockingIOError:
+                time.sleep(_LATEST)
+            except OSError:  # the console was closed when the launcher exited
+                return
+
+    def close(self) -> None:
+        """Close the file that this object opened."""
+        if self.socket:
+            self.socket.close()
+        else:
+            os.close(self.own)
 
 
 class KeptFile:
@@ -91,20 +268,33 @@ class Stream:
         source: The reading end of the rank's pipe or terminal.
         consoles: Open files on which it is shown; -1 for none.
         paced: See `Display`.
+
+    Attributes:
+        is_open: Whether more may be read.
     """
 
     def __init__(self, source: int, *consoles: int, paced: bool = True) -> None:
         self.source = source
         self.displays = [Display(console, paced=paced) for console in consoles if console >= 0]
         self.file = KeptFile()
+        self.is_open = True
+        self._has_said_fault = False
 
     def move(self) -> bool:
         """Read a piece of output, write it to the file and show it; False at the end of the stream."""
-        data = b""
-        with suppress(OSError):  # the end of a terminal is an error
-            data = os.read(self.source, _PIECE)
-        self.add(data)
-        return bool(data)
+        if self.is_open:
+            data = b""
+            with suppress(OSError):  # the end of a terminal is an error
+                data = os.read(self.source, _PIECE)
+            self.add(data)
+            self.is_open = bool(data)
+        return self.is_open
+
+    def end(self) -> None:
+        """Read no more, and show the rest as it is."""
+        self.is_open = False
+        for display in self.displays:
+            display.ended = True
 
     def add(self, data: bytes) -> None:
         """Write a piece of output to the file and show it; b"" is the end of the stream."""
@@ -128,10 +318,14 @@ class Stream:
         """Seconds until `show` is to be called again, at the latest."""
         return min((display.again for display in self.displays if display.backlog), default=UNFINISHED)
 
-    def say(self, text: str) -> None:
-        """Write a line of the agent to the consoles, even if the rank's output is hidden."""
-        for display in self.displays:
-            display.say(text)
+    def take_fault(self) -> str:
+        """Return a line on why the output is no longer kept, once; "" if it is kept."""
+        if self._has_said_fault or not self.file.fault:
+            return ""
+        self._has_said_fault = True
+        is_visible = any(display.shown is not Shown.NOTHING for display in self.displays)
+        shown = "; it is still shown" if is_visible else ""
+        return f"unilaunch: {self.file.path}: output is no longer kept: {self.file.fault}{shown}\n"
 
     def close(self) -> None:
         """Close the file and the consoles."""
@@ -152,7 +346,6 @@ class Output:
 
     Attributes:
         streams: Standard output and standard error.
-        flowing: The streams that are still open.
         folder: The rank's folder, once the rank has sent it.
         last_words: The text on the rank's failure that is in the log, but on no console.
     """
@@ -165,11 +358,9 @@ class Output:
         for descriptor in hidden.console:
             if descriptor >= 0:
                 os.close(descriptor)
-        self.flowing = list(self.streams)
         self.folder: Path | None = None
         self.clock: _Clock | None = None
         self.last_words = ""
-        self.cut: list[Stream] = []  # those of which a line has said so
 
     def open(self, folder: Path) -> None:
         """Write the output to files in *folder*."""
@@ -190,25 +381,22 @@ class Output:
             if display.shown is not Shown.NOTHING:
                 display.shown = shown
 
-    def move(self, stream: Stream) -> bool:
-        """Read a piece of output; False at the end of the stream."""
-        if stream in self.flowing and stream.move():
-            return True
-        self.flowing = [other for other in self.flowing if other is not stream]
-        return False
+    @property
+    def is_open(self) -> bool:
+        """Whether more may be read."""
+        return any(stream.is_open for stream in self.streams)
 
     def end(self) -> None:
         """Read no more, and show the rest as it is: a process that the rank has left may write without an end."""
-        self.flowing = []
-        for display in self._displays:
-            display.ended = True
+        for stream in self.streams:
+            stream.end()
 
     def tick(self, *, last: bool = False) -> None:
         """Show the waiting output; record the time and the files' sizes, if the files have grown."""
         for stream in self.streams:
             stream.show()
-            if stream.file.fault and stream not in self.cut:
-                self._say_cut(stream)
+            if line := stream.take_fault():
+                self.say(line)
         if self.clock:
             self.clock.tick(last=last)
 
@@ -240,10 +428,13 @@ class Output:
 
     def _catch_up(self) -> None:
         """Read what the rank has written to standard error until now; a pipe holds at most one piece."""
-        waiting = select.poll()
-        waiting.register(self.streams[1].source, select.POLLIN)
-        if waiting.poll(0):
+        if can_be_read(self.streams[1].source):
             self.streams[1].move()
+
+    def say(self, text: str) -> None:
+        """Show lines of the agent where standard error is shown, even if the rank's output is hidden."""
+        for display in self.streams[1].displays:
+            display.say(text)
 
     def say_hidden_files(self) -> None:
         """Show where the launcher's files are, if the launcher shows no output; the line is not in those files."""
@@ -251,13 +442,6 @@ class Output:
             self.streams[1].displays[-1].say(
                 f"unilaunch: mpirun's own copy of the output, which it does not show: {self.hidden_files}\n"
             )
-
-    def _say_cut(self, stream: Stream) -> None:
-        """Show why a stream is no longer kept."""
-        self.cut.append(stream)
-        is_visible = any(display.shown is not Shown.NOTHING for display in stream.displays)
-        shown = "; it is still shown" if is_visible else ""
-        self.streams[1].say(f"unilaunch: {stream.file.path}: output is no longer kept: {stream.file.fault}{shown}\n")
 
     def close(self) -> None:
         """Close all files except the rank's pipes."""
@@ -305,3 +489,47 @@ class _Clock:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
+
+
+def find_hidden_output(launcher: int, environ: Mapping[str, str]) -> HiddenOutput:
+    """Return the output that the launcher hides, and the console on which it would have shown it.
+
+    On hosts where mpirun itself does not run, nothing is found: the launcher's daemon there has no such options.
+
+    Args:
+        launcher: Its process number.
+        environ: A rank's environment.
+    """
+    with suppress(UnilaunchError, OSError, KeyError):  # a rank without a launcher has no entry point's name
+        line = _words(Path(f"/proc/{launcher}/cmdline"))
+        program = _words(Path("/proc/self/cmdline"))
+        while line and program and line[-1] == program[-1]:  # a script may have an option of the same name
+            line.pop()
+            program.pop()
+        if files := known()[detect(environ).name].hidden_output(environ, line):
+            return HiddenOutput(files, [_open(launcher, number) for number in (1, 2)])
+    return HiddenOutput()
+
+
+def _words(path: Path) -> list[str]:
+    return os.fsdecode(path.read_bytes()).split("\0")[:-1]
+
+
+def _open(process: int, number: int) -> int:
+    """Duplicate an open file of another process; -1 if that is not allowed.
+
+    Where the kernel allows it, the two share the file's position, since mpirun may still write to the same file.
+    """
+    import ctypes
+
+    with suppress(OSError):
+        pidfd = os.pidfd_open(process)
+        try:
+            if (found := ctypes.CDLL(None).syscall(_PIDFD_GETFD, pidfd, number, 0)) >= 0:
+                return int(found)
+        finally:
+            os.close(pidfd)
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(f"/proc/{process}/fd/{number}", flags)
+    return -1

@@ -49,7 +49,7 @@ class OwnMonitor:
         try:
             metrics = listen_for_metrics(self.how.metrics_address, self.how.metrics) if self.how.metrics else None
         except InputError as error:
-            self.rank.output.streams[1].say(f"unilaunch: no metrics: {error}\n")
+            self.rank.output.say(f"unilaunch: no metrics: {error}\n")
         self.inspection = Inspection(self.monitor, folder.parent, metrics)
 
     def turn(self) -> int | None:
@@ -77,4 +77,4 @@ class OwnMonitor:
         if (placed := self.rank.placed) and (folder := self.rank.output.folder):
             said = write_report(folder.parent, placed.run, verdict.as_json(), folder)
         text = "" if verdict.is_known else show(verdict, unseen=False)
-        self.rank.output.streams[1].say(text + (f"unilaunch: {said}\n" if said else ""))
+        self.rank.output.say(text + (f"unilaunch: {said}\n" if said else ""))

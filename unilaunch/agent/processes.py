@@ -1,13 +1,15 @@
-"""Linux functions for a process that supervises other processes."""
+"""What a process needs that supervises other processes: functions of Linux, and an event loop."""
 
 import ctypes
 import mmap
 import os
+import select
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 from types import FrameType
 from typing import Any
 
@@ -115,6 +117,43 @@ def kill_children(group: int | None = None) -> None:
         time.sleep(0.01)
 
 
+def wait_for(agent: int, above: int) -> int:
+    """Wait until an agent has ended, end what it has left if it failed, and return its exit code: 128 + N for signal N.
+
+    What the ranks of a job that ended well have left running stays. If the process above has exited, this process exits
+    at once: the agent notices that, and ends its ranks. The signals that are passed on stay blocked: once the agent has
+    ended, its number may be that of another process.
+
+    Args:
+        agent: The agent's process number.
+        above: That of the process above this one, whose end is noticed.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *PASSED_ON])
+    ended = status = 0
+    while ended != agent:
+        ended, status = os.waitpid(-1, os.WNOHANG)  # also orphans of the agent's ranks
+        if ended:
+            continue
+        if os.getppid() != above:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.sigwaitinfo([signal.SIGCHLD])
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    code = os.waitstatus_to_exitcode(status)
+    if code:
+        kill_children()
+    return code if code >= 0 else 128 - code
+
+
+def can_be_read(source: Any) -> bool:
+    """Return whether reading from an open file would not wait, also at its end."""
+    waiting = select.poll()  # select.select takes no descriptor above 1023
+    waiting.register(source, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
 def release_code() -> None:
     """Give back the pages of this process that are the same as in their files; they are read again when needed.
 
@@ -131,3 +170,40 @@ def release_code() -> None:
             elif words[0] == "Anonymous:" and words[1] == "0" and pages:  # no page of its own in it
                 begin, end = (int(edge, 16) for edge in pages.split("-"))
                 advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+
+
+class Loop:
+    """Waits until a watched file can be read or written, a child exits, or a signal arrives."""
+
+    def __init__(self) -> None:
+        self.selector = DefaultSelector()
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self.watch(reading, lambda: bool(os.read(reading, 512)))
+
+    def watch(self, source: Any, act: Callable[[], object], event: int = EVENT_READ) -> None:
+        """Call *act* when *source* can be read, or written if *event* says so, until *act* returns False."""
+
+        def acted() -> None:
+            if act() is False:
+                self.selector.unregister(source)
+
+        self.selector.register(source, event, acted)
+
+    def forget(self, sources: Iterable[Any]) -> None:
+        """Stop watching *sources*; those that are not watched are ignored."""
+        for source in sources:
+            with suppress(KeyError):
+                self.selector.unregister(source)
+
+    def turn(self, seconds: float) -> None:
+        """Wait for the next event, at most *seconds*, and handle it."""
+        for key, _ in self.selector.select(seconds):
+            key.data()
+
+    def leave(self) -> None:
+        """Close the agent's selector and pipes, in a rank that has been forked from it."""
+        self.selector.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

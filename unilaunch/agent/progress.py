@@ -13,7 +13,7 @@ from unilaunch.folder.files import append
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.ancestry import stat_of
 from unilaunch.monitor.messages import Progress
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status import StatusPage
 
 _TELL = 0.5  # least seconds between two messages on progress in one phase
 _TELL_PACE = 1.0  # the same, if only the pace has changed
@@ -67,7 +67,7 @@ class ProgressTeller:
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)
-            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, memory, waits))
+            self.tell(Progress(facts, round(now - self.seen_at, 3), *pace, memory, waits))
 
 
 class Usage:

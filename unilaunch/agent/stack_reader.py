@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unilaunch.agent.channel import STACKS
-from unilaunch.agent.loop import Loop
-from unilaunch.agent.processes import catches, state
+from unilaunch.agent.processes import Loop, catches, state
 from unilaunch.monitor.stacks import without_launcher
 
 NEVER = float("inf")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch import launchers
-from unilaunch.agent.alone import supervise
+from unilaunch.agent.under_launcher import supervise
 from unilaunch.errors import UnilaunchError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Peers
@@ -38,7 +38,7 @@ _ROOM = 1 << 20
 def main() -> int:
     """Send this host's facts, then whether its rank and the ranks of other hosts find each other."""
     environ = dict(os.environ)  # noqa: TID251  (this is a program of its own)
-    return supervise(environ, time.monotonic(), lambda _, status: _tell(status, environ))
+    return supervise(environ, lambda status: _tell(status, environ))
 
 
 def _tell(status: Status, environ: Mapping[str, str]) -> int:

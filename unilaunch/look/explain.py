@@ -16,8 +16,8 @@ from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.launchers import Evidence
 from unilaunch.machine.devices import DEVICES, absent_devices, visible_devices
 from unilaunch.machine.variables import staying
-from unilaunch.rank.facts import own_facts
 from unilaunch.rank.framework_env import framework_env
+from unilaunch.rank.identity import own_facts
 from unilaunch.rank.placement import Facts, place
 from unilaunch.rendezvous import mpi
 from unilaunch.spec.run_spec import RunSpec

@@ -223,9 +223,10 @@ class Release(Record):
 
 
 class Leave(Record):
-    """Every rank has ended: exit with the job's code."""
+    """Exit with the job's code; seconds: how long ranks of other agents may still save, whose end is awaited."""
 
     exit_code: int
+    seconds: float = 0.0
 
 
 class End(Record):
@@ -235,13 +236,7 @@ class End(Record):
     grace: float = 0.0
 
 
-class Await(Record):
-    """Ranks of this or of other agents are saving: do not exit before them, at most for so many seconds."""
-
-    seconds: float
-
-
-Order = ShowStacks | Input | PassSignal | Stop | Release | Leave | End | Await
+Order = ShowStacks | Input | PassSignal | Stop | Release | Leave | End
 OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Failed | Returned | Done | Saving
 OfAgent = Progress | Stack | NeedsInput | Exited
 Message = OfRank | OfAgent | Meeting | Join | Begin | Order

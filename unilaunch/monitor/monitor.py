@@ -135,7 +135,7 @@ class Monitor(Record, frozen=False):
         if self.verdict and self.grace and saving and not self.awaiting:
             self.awaiting = time.monotonic() + self.grace
             self.tell_saving(self.verdict, saving)
-            self.inbox.tell_all(messages.Await(self.grace))
+            self.inbox.tell_all(messages.Leave(self.verdict.exit_code, self.grace))
         if self.verdict and self.finished and not self._left:
             self._left = True
             self.inbox.tell_all(messages.Leave(self.verdict.exit_code))

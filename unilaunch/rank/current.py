@@ -14,8 +14,7 @@ from unilaunch.interfaces.backend import Collectives, Peers, Placement
 from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.machine.devices import DEVICES
 from unilaunch.machine.limits import allow_files
-from unilaunch.rank.facts import own_facts
-from unilaunch.rank.identity import complete, count
+from unilaunch.rank.identity import complete, count, own_facts
 from unilaunch.rank.placement import Facts, place
 from unilaunch.record import Record, replace
 from unilaunch.rendezvous import group as program

@@ -1,19 +1,28 @@
-"""What a rank changes in Python's interpreter: collection during an import, and how the process ends."""
+"""What a rank changes in Python's interpreter: collection during an import, what it registers, and how it ends."""
 
 import atexit
 import ctypes
+import functools
 import gc
 import io
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unilaunch.rank.status import Status
 
 #: The base of all files, also of a program's own classes. io.IOBase, an abstract class, is 100 times slower to compare.
 _FILE: type = io.IOBase.__bases__[0]
 #: Objects that Python itself has frozen: some hundred in 3.12, none in others.
 _FROZEN = gc.get_freeze_count()
+#: Packages whose exit functions save nothing of the user's.
+_FRAMEWORKS = frozenset({"torch", "mindspore", "mpi4py", "numpy", "torch_geometric", "loguru", "joblib"})
 
 
 @contextmanager
@@ -34,6 +43,25 @@ def uncollected() -> Iterator[None]:
             gc.unfreeze()  # into the oldest generation, without a search
         if was_on:
             gc.enable()
+
+
+def live(work: Callable[["Status"], int], status: "Status") -> int:
+    """Do the rank's work. A rank that ends before the others must not wait for them in MPI_Finalize."""
+    code = work(status)
+    is_early = status.failed or status.left_alone
+    if is_early:
+        flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
+        if status.registrations.has_exit_functions:
+            status.registrations.tell_saving()
+        if status.runs_program:
+            gc.collect()  # as after a program that has not failed: see `work`
+        end_alone(-signal.SIGTERM if status.terminated else code)
+    if not status.runs_program and "triton._C.libtriton" not in sys.modules:  # Triton would report leaks
+        gc.freeze()  # nothing of a user's is left to destroy: the interpreter ends in half of the time
+    if not is_early:
+        with suppress(OSError):  # the program may have closed every descriptor
+            status.connection.close()
+    return code
 
 
 def run_exit_functions() -> None:
@@ -82,3 +110,71 @@ class _Last:
             self.libc.signal(-self.code, None)  # the default action
             self.libc.kill(self.libc.getpid(), -self.code)
         self.exit(self.code)
+
+
+class Registrations:
+    """What a program registers for its end, from `watch` on: a handler of SIGTERM, functions that atexit calls.
+
+    The agent gives a rank that saves the time of --grace also where another rank has failed; all others are ended at
+    once.
+
+    Args:
+        tell: Called when the program begins to save.
+
+    Attributes:
+        has_exit_functions: Whether the program, or a library that is no framework, has registered an exit function.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell, self._own = tell, os.getpid()
+        self.has_exit_functions = False
+
+    def watch(self) -> None:
+        """Let `signal.signal` and `atexit.register` tell this object what the program gives them."""
+        native_signal, native_get = signal.signal, signal.getsignal
+        native_register: Callable[..., Any] = atexit.register
+
+        @functools.wraps(native_signal)
+        def set_handler(number: int, handler: Any) -> Any:
+            wrapped = _Told(handler, self) if number == signal.SIGTERM and callable(handler) else handler
+            return _as_given(native_signal(number, wrapped))
+
+        @functools.wraps(native_get)
+        def get_handler(number: int) -> Any:
+            return _as_given(native_get(number))
+
+        @functools.wraps(native_register)
+        def register(function: Any, *args: Any, **options: Any) -> Any:
+            self.has_exit_functions |= _is_of_user(function)
+            return native_register(function, *args, **options)
+
+        replaced: Any = signal, atexit
+        replaced[0].signal, replaced[0].getsignal, replaced[1].register = set_handler, get_handler, register
+
+    def tell_saving(self) -> None:
+        """Tell that the program begins to save; a process that it has forked is no rank."""
+        if os.getpid() == self._own:
+            self._tell()
+
+
+class _Told:
+    """A handler of the program's, of whose begin the agent is told."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any], registrations: Registrations) -> None:
+        self.handler, self._registrations = handler, registrations
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        """Tell of it, and handle the signal."""
+        self._registrations.tell_saving()
+        return self.handler(number, frame)
+
+
+def _as_given(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Told) else handler
+
+
+def _is_of_user(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    top = str(getattr(function, "__module__", "") or "").partition(".")[0]
+    return not (top in sys.stdlib_module_names or top in _FRAMEWORKS or top.startswith("unilaunch"))

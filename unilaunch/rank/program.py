@@ -1,23 +1,26 @@
 """The user's own program: a script, a module or a function, run in this process as plain Python would run it."""
 
+import ctypes
 import importlib
 import json
 import linecache
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.errors import OutputError, SpecError
 from unilaunch.folder.values import SENDABLE, into_files, pack, unpack
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
 from unilaunch.overriding import override
-from unilaunch.rank.interpreter import uncollected
+from unilaunch.rank.interpreter import end_alone, uncollected
 from unilaunch.spec.target import LOADING, Target
 
 if TYPE_CHECKING:
@@ -222,6 +225,30 @@ def _leave_out_hidden(frame: TracebackType) -> None:
             frame.tb_next = frame.tb_next.tb_next
         else:
             frame = frame.tb_next
+
+
+def end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that the program has forked, where it comes out of the program, as Python ends it.
+
+    It is no rank; otherwise it would go on as the rank: report the rank's end, and wait for the other ranks.
+
+    Args:
+        error: The exception with which the program was left; None if it returned.
+    """
+    code = int(error is not None)
+    with suppress(BaseException):  # of a hook of the program's, or of an output that it has closed
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            if not isinstance(error.code, int | None):
+                print(error.code, file=sys.stderr)  # noqa: T201  (as Python does)
+        elif error:
+            leave_out_launcher(error)
+            sys.excepthook(type(error), error, error.__traceback__)
+    if error:
+        traceback.clear_frames(error.__traceback__)  # their files are closed
+    end_alone(code)
+    ctypes.pythonapi.Py_Exit(code)
+    os._exit(code)  # never reached
 
 
 def around_import(hooks: Mapping[str, Sequence[Hook]]) -> None:

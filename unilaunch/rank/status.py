@@ -1,22 +1,25 @@
-"""The rank's end of the status channel: it sends the agent its identity, its progress and its failure."""
+"""What a rank tells its agent: its identity, its progress and its failure, over the status channel and the status page.
 
-import atexit
-import functools
+The status page is memory that a rank shares with its agent, which can still read it after the rank was killed.
+"""
+
+import json
+import mmap
 import os
 import signal
 import socket
-import sys
+import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from unilaunch.folder.failure import describe_exception
 from unilaunch.interfaces.step import LAST, Step
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Done, Failed, OfRank, Saving, encode
-from unilaunch.rank.status_page import Pace, StatusPage
+from unilaunch.rank.interpreter import Registrations
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
@@ -25,77 +28,79 @@ MEETING_HOSTS = "meeting the ranks of other hosts"
 #: Signals of the user's stop, which the agent also reports, and those that a scheduler sends before a time limit.
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
+_SLOT = 1 << 16  # bytes of one status; memory that is never written costs nothing
+_COUNT = struct.Struct("=QII")
+_PACE = struct.Struct("=QdQ")
+_WAITING = _COUNT.size + _PACE.size  # offset of one byte
+_SLOTS = 64  # offset of the first status, after the count, the pace, and whether the rank waits
 _NEWEST = 0.1  # weight of the newest interval of work in the moving average
-#: Packages whose exit functions save nothing of the user's.
-_FRAMEWORKS = frozenset({"torch", "mindspore", "mpi4py", "numpy", "torch_geometric", "loguru", "joblib"})
 
 
-class Registrations:
-    """What a program registers for its end, from `watch` on: a handler of SIGTERM, functions that atexit calls.
-
-    The agent gives a rank that saves the time of --grace also where another rank has failed; all others are ended at
-    once.
-
-    Args:
-        tell: Called when the program begins to save.
+class Pace(NamedTuple):
+    """A rank's counters since its start; they only grow.
 
     Attributes:
-        has_exit_functions: Whether the program, or a library that is no framework, has registered an exit function.
+        steps: Steps of a model, or waits of a script for other ranks.
+        busy: Seconds of these steps in which the rank did not wait for other ranks.
+        received: Bytes received from other ranks, if the model counts them.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell, self._own = tell, os.getpid()
-        self.has_exit_functions = False
-
-    def watch(self) -> None:
-        """Let `signal.signal` and `atexit.register` tell this object what the program gives them."""
-        native_signal, native_get = signal.signal, signal.getsignal
-        native_register: Callable[..., Any] = atexit.register
-
-        @functools.wraps(native_signal)
-        def set_handler(number: int, handler: Any) -> Any:
-            wrapped = _Told(handler, self) if number == signal.SIGTERM and callable(handler) else handler
-            return _as_given(native_signal(number, wrapped))
-
-        @functools.wraps(native_get)
-        def get_handler(number: int) -> Any:
-            return _as_given(native_get(number))
-
-        @functools.wraps(native_register)
-        def register(function: Any, *args: Any, **options: Any) -> Any:
-            self.has_exit_functions |= _is_of_user(function)
-            return native_register(function, *args, **options)
-
-        replaced: Any = signal, atexit
-        replaced[0].signal, replaced[0].getsignal, replaced[1].register = set_handler, get_handler, register
-
-    def tell_saving(self) -> None:
-        """Tell that the program begins to save; a process that it has forked is no rank."""
-        if os.getpid() == self._own:
-            self._tell()
+    steps: int = 0
+    busy: float = 0.0
+    received: int = 0
 
 
-class _Told:
-    """A handler of the program's, of whose begin the agent is told."""
+class StatusPage:
+    """Double-buffered status: if the rank is killed while it writes, the previous status is intact."""
 
-    def __init__(self, handler: Callable[[int, FrameType | None], Any], registrations: Registrations) -> None:
-        self.handler, self._registrations = handler, registrations
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, _SLOTS + 2 * _SLOT)
+        self.count = 0
+        self.sizes = [0, 0]
+        self.facts: dict[str, Any] = {}
 
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
-        """Tell of it, and handle the signal."""
-        self._registrations.tell_saving()
-        return self.handler(number, frame)
+    def note(self, **facts: Any) -> None:
+        """Add *facts*, which must be JSON, to the status; a new phase starts without the facts of the previous one.
 
+        Facts that are too long are left out, longest first.
+        """
+        known = facts if "phase" in facts else self.facts | facts
+        while len(text := json.dumps(known, allow_nan=False).encode()) > _SLOT:
+            longest = max(known, key=lambda name: len(json.dumps(known[name])))
+            known = {name: value for name, value in known.items() if name != longest}
+        self.facts = known
+        self.count += 1
+        slot = self.count % 2
+        begin = _SLOTS + slot * _SLOT
+        self.memory[begin : begin + len(text)] = text
+        self.sizes[slot] = len(text)
+        _COUNT.pack_into(self.memory, 0, self.count, *self.sizes)
 
-def _as_given(handler: Any) -> Any:
-    return handler.handler if isinstance(handler, _Told) else handler
+    def read(self) -> tuple[int, dict[str, Any]]:
+        """Return how often the status was written, and the newest one."""
+        count, *sizes = _COUNT.unpack_from(self.memory)
+        begin = _SLOTS + count % 2 * _SLOT
+        try:
+            return count, json.loads(self.memory[begin : begin + sizes[count % 2]])
+        except ValueError:  # there is no status yet, or a newer one was written meanwhile
+            return count, {}
 
+    def note_pace(self, pace: Pace) -> None:
+        """Write the pace; this takes less than a microsecond."""
+        _PACE.pack_into(self.memory, _COUNT.size, *pace)
 
-def _is_of_user(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    top = str(getattr(function, "__module__", "") or "").partition(".")[0]
-    return not (top in sys.stdlib_module_names or top in _FRAMEWORKS or top.startswith("unilaunch"))
+    def note_waiting(self, *, waiting: bool) -> None:
+        """Write whether the rank waits for other ranks; this takes a tenth of a microsecond."""
+        self.memory[_WAITING] = waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the rank waits for other ranks in a collective."""
+        return bool(self.memory[_WAITING])
+
+    def read_pace(self) -> Pace:
+        """Return the newest pace."""
+        return Pace(*_PACE.unpack_from(self.memory, _COUNT.size))
 
 
 class Status:

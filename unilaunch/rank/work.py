@@ -1,6 +1,5 @@
 """A rank's work, once all ranks have agreed: set the framework's variables, then run the model or the program."""
 
-import ctypes
 import gc
 import os
 import signal
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from socket import gethostname
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
 from unilaunch.folder.failure import is_out_of_memory
@@ -24,8 +23,7 @@ from unilaunch.monitor import messages
 from unilaunch.rank import current, program
 from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.rank.identity import Rank
-from unilaunch.rank.interpreter import end_alone, flush_files, run_exit_functions, uncollected
-from unilaunch.rank.program import exit_code, leave_out_launcher
+from unilaunch.rank.interpreter import flush_files, run_exit_functions, uncollected
 from unilaunch.record import replace
 from unilaunch.rendezvous import mpi
 
@@ -213,12 +211,12 @@ def _run_to_the_end(rank: Rank, args: Sequence[str]) -> None:
         value = program.run_program(target, args)
     except BaseException as error:
         if os.getpid() != own:
-            end_fork(error)
+            program.end_fork(error)
         if not isinstance(error, SystemExit) or program.exit_code(error):
             raise
     else:
         if os.getpid() != own:
-            end_fork(None)
+            program.end_fork(None)
         if target.kind == "function":
             _return(rank, value)
     run_exit_functions()
@@ -310,27 +308,3 @@ def _heading(rank: Rank, model: Model, backend: Backend) -> "dict[str, JsonValue
         "seed": rank.task.spec.seed,
         "versions": dict(backend.versions()),
     }
-
-
-def end_fork(error: BaseException | None) -> NoReturn:
-    """End a process that the program has forked, where it comes out of the program, as Python ends it.
-
-    It is no rank; otherwise it would go on as the rank: report the rank's end, and wait for the other ranks.
-
-    Args:
-        error: The exception with which the program was left; None if it returned.
-    """
-    code = int(error is not None)
-    with suppress(BaseException):  # of a hook of the program's, or of an output that it has closed
-        if isinstance(error, SystemExit):
-            code = exit_code(error)
-            if not isinstance(error.code, int | None):
-                print(error.code, file=sys.stderr)  # noqa: T201  (as Python does)
-        elif error:
-            leave_out_launcher(error)
-            sys.excepthook(type(error), error, error.__traceback__)
-    if error:
-        traceback.clear_frames(error.__traceback__)  # their files are closed
-    end_alone(code)
-    ctypes.pythonapi.Py_Exit(code)
-    os._exit(code)  # never reached

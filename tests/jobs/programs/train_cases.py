@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.agent.alone import supervise
+from unilaunch.agent.under_launcher import supervise
 from unilaunch.interfaces.model import Framework, Session
 from unilaunch.rank.status import Status
 from unilaunch.spec.options import parse
@@ -83,4 +84,4 @@ def _run(started: float, status: Status) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(dict(os.environ), time.monotonic(), _run))  # noqa: TID251
+    sys.exit(supervise(dict(os.environ), partial(_run, time.monotonic())))  # noqa: TID251

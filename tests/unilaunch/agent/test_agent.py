@@ -19,7 +19,7 @@ PROLOGUE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from unilaunch.agent import rank_process
-from unilaunch.agent.alone import supervise
+from unilaunch.agent.under_launcher import supervise
 from unilaunch.monitor.messages import Named, Placed
 rank_process.FAREWELL = 20.0  # a rank ends in time on a busy machine too
 def begin(status):
@@ -28,14 +28,14 @@ def begin(status):
     status.send(Placed('here', 'cpu', 'run', os.path.abspath('rank.0'), 'all', True))
     status.note(phase='train'); status.page.note(epoch=3, epochs=5)
     time.sleep(0.05)
-def work(started, status):
+def work(status):
     begin(status)
 """
 
 
 def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     body = "".join(f"    {line}\n" for line in program.strip().splitlines())
-    text = f"{PROLOGUE}{body}    return 0\nsys.exit(supervise({{}}, 0.0, work))\n"
+    text = f"{PROLOGUE}{body}    return 0\nsys.exit(supervise({{}}, work))\n"
     line = [sys.executable, "-c", text]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # noqa: TID251
     return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
     """Ten thousand lines, the first before the folder is known, the last without an end, and then SIGKILL."""
     program = PROLOGUE.replace("    begin(status)\n", "    print('early')\n    begin(status)\n")
     body = "    for i in range(10000): print(f'line {i}')\n    os.write(1, b'last'); os.kill(os.getpid(), 9)\n"
-    line = [sys.executable, "-c", f"{program}{body}sys.exit(supervise({{}}, 0.0, work))\n"]
+    line = [sys.executable, "-c", f"{program}{body}sys.exit(supervise({{}}, work))\n"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 137
     kept = (tmp_path / "rank.0" / "stdout").read_text()
@@ -149,7 +149,7 @@ def test_a_failed_rank_leaves_no_child(tmp_path: Path) -> None:
 def test_a_rank_does_not_outlive_its_agent_or_its_launcher(who: str, tmp_path: Path) -> None:
     """Though nobody could tell it."""
     body = "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(60)\n"
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, 0.0, work))\n")
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, work))\n")
     with subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py; true"], cwd=tmp_path) as launcher:
         rank, agent = _pids(tmp_path / "pids")
         os.kill(agent if who == "agent" else launcher.pid, signal.SIGKILL)
@@ -189,7 +189,7 @@ def test_signals_reach_the_rank(tmp_path: Path) -> None:
         "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n"
         "    while not came: time.sleep(0.01)\n    return 0\n"
     )
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, 0.0, work))\n")
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, work))\n")
     line = [sys.executable, "rank.py"]
     with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as agent:
         _pids(tmp_path / "pids")
@@ -219,7 +219,7 @@ def slow(name, *rest, **named):
     return known(name, *rest, **named)
 builtins.__import__ = slow
 """
-    text = PROLOGUE.replace("    begin(status)\n", body) + late + "sys.exit(supervise({}, 0.0, work))\n"
+    text = PROLOGUE.replace("    begin(status)\n", body) + late + "sys.exit(supervise({}, work))\n"
     done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
@@ -230,7 +230,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
         "    signal.signal(signal.SIGHUP, lambda *_: print('got it', flush=True))\n"
         "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(1)\n    return 0\n"
     )
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, 0.0, work))\n")
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, work))\n")
     line = ["nohup", sys.executable, "rank.py"]
     with subprocess.Popen(
         line, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -244,7 +244,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
 def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
     """The monitor hears nothing of it and orders nothing: the agent says what it saw, and waits for no order."""
     heard = listen([], several=False, host_timeout=15)
-    program = f"{PROLOGUE}    os._exit(5)\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
+    program = f"{PROLOGUE}    os._exit(5)\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
     line = [sys.executable, "-c", program.replace("    begin(status)\n", "")]
     with Inbox(heard.listener, heard.secret, 15) as inbox:
         running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -262,7 +262,7 @@ def test_a_large_value_reaches_a_monitor_that_reads_late(tmp_path: Path) -> None
     """Over a slow network, say: the job counted as failed, though every rank had ended well."""
     heard = listen([], several=False, host_timeout=15)
     rank = "    status.send(Returned('x' * 20_000_000))\n    return 0\n"
-    text = f"{PROLOGUE}{rank}sys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
+    text = f"{PROLOGUE}{rank}sys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
     with Inbox(heard.listener, heard.secret, 15) as inbox:
         with subprocess.Popen(
             [sys.executable, "-c", text.replace("Named,", "Named, Returned,")], cwd=tmp_path
@@ -279,6 +279,6 @@ def test_a_large_value_reaches_a_monitor_that_reads_late(tmp_path: Path) -> None
 def test_a_rank_that_has_ended_does_not_wait_for_a_monitor_that_never_answers(tmp_path: Path) -> None:
     """Its host may be behind a firewall, or `launch` is stopped: what waits to be sent is no reason to stay."""
     heard = listen([], several=False, host_timeout=15)  # nobody accepts
-    text = f"{PROLOGUE}    return 0\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
+    text = f"{PROLOGUE}    return 0\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
     assert subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=False).returncode == 0
     heard.listener.close()

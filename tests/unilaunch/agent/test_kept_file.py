@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from unilaunch.agent import output as module
-from unilaunch.agent.hidden_output import HiddenOutput
-from unilaunch.agent.output import Output
+from unilaunch.agent.output import HiddenOutput, Output
 
 SIZE = 1 << 17  # bytes of the disk
 

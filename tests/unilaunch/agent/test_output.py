@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unilaunch.agent import display
-from unilaunch.agent.hidden_output import HiddenOutput
-from unilaunch.agent.output import Output, Stream
+from unilaunch.agent import output as module
+from unilaunch.agent.output import HiddenOutput, Output, Stream
 from unilaunch.monitor.messages import Shown
 
 
@@ -53,8 +52,8 @@ def test_the_agents_lines_begin_a_line() -> None:
         os.close(rank)
         stream.move()
         read = _all(stream, launcher)
-        stream.say("unilaunch: one\n")
-        stream.say("unilaunch: two\n")
+        stream.displays[0].say("unilaunch: one\n")
+        stream.displays[0].say("unilaunch: two\n")
         assert b"".join(read + _all(stream, launcher)) == b"whole\nleaked\nunilaunch: one\nunilaunch: two\n"
 
 
@@ -95,7 +94,7 @@ def test_the_launcher_reads_whole_lines(lines: list[bytes]) -> None:
 
 def test_an_unfinished_line_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for long: it may be a question. Where only this rank is shown it does not wait at all."""
-    monkeypatch.setattr(display, "UNFINISHED", 60.0)
+    monkeypatch.setattr(module, "UNFINISHED", 60.0)
     with _stream(Shown.LINES) as (stream, rank, launcher):
         os.write(rank, b"one\ntwo")
         stream.move()
@@ -133,7 +132,7 @@ def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
 def test_a_console_that_is_a_full_socket_does_not_stop_the_agent() -> None:
     """What it has no room for waits."""
     console, reader = socket.socketpair()
-    shown = display.Display(console.fileno())
+    shown = module.Display(console.fileno())
     lines = b"line\n" * 200_000
     for begin in range(0, len(lines), 1 << 16):
         shown.add(lines[begin : begin + (1 << 16)])

@@ -8,33 +8,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import cast
 
 import pytest
 
 from unilaunch.agent import rank_process
-from unilaunch.agent.agent import order_rank
 from unilaunch.agent.channel import Channel
-from unilaunch.agent.hidden_output import HiddenOutput
-from unilaunch.agent.loop import Loop
-from unilaunch.agent.output import Output
+from unilaunch.agent.output import HiddenOutput, Output
+from unilaunch.agent.processes import Loop
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, Shown, encode
-from unilaunch.rank.status_page import Pace, StatusPage
+from unilaunch.rank.status import Pace, StatusPage
 
 
 @contextmanager
 def _rank(console: int = -1) -> Iterator[tuple[RankProcess, list[Message]]]:
     """Give a rank, which is this process, and what its agent passes on; its standard output is shown on *console*."""
-    channel = Channel()
+    channel, loop = Channel(), Loop()
     passed_on: list[Message] = []
     output = Output((channel.stdout, channel.stderr), (console, -1), HiddenOutput())
-    rank = RankProcess(os.getpid(), channel, output, own_group=False, tell=lambda _, message: passed_on.append(message))
+    rank = RankProcess(os.getpid(), channel, output, loop, lambda _, message: passed_on.append(message))
     yield rank, passed_on
-    rank.close()
+    loop.leave()
+    rank.forget()
     channel.be_agent()
 
 
@@ -58,7 +56,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
     with _rank() as (rank, _):
-        rank.own_group = True
+        rank.channel.own_group = True
         rank.pass_on(signal.SIGUSR1)
         rank.pass_on(signal.SIGUSR1)
         assert len(came) == 1
@@ -79,8 +77,7 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
     number: int, age: float, status: int, cause: Cause
 ) -> None:
     with _rank() as (rank, passed_on):
-        rank.pass_on(number, has_it=True)
-        rank.passed_on[number] -= age
+        rank.passed_on[number] = time.monotonic() - age
         rank.number = 0
         rank.exited(status, resource.getrusage(resource.RUSAGE_SELF))
         rank.output.end()
@@ -95,12 +92,12 @@ def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
     with _rank() as (rank, _):
-        rank.pass_on(signal.SIGUSR1, has_it=True)
-        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+        rank.passed_on[signal.SIGUSR1] = time.monotonic()
+        rank.obey(PassSignal(signal.SIGUSR1))
         assert not came
         rank.passed_on[signal.SIGUSR1] -= 100.0
-        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
-        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+        rank.obey(PassSignal(signal.SIGUSR1))
+        rank.obey(PassSignal(signal.SIGUSR1))
     signal.signal(signal.SIGUSR1, before)
     assert len(came) == 2
 
@@ -112,7 +109,7 @@ def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None
 def test_a_signal_that_the_program_has_handled_is_no_cause(came: int, end: int, cause: Cause) -> None:
     """It asked for a checkpoint, say, and the rank crashed an hour later."""
     with _rank() as (rank, _):
-        rank.pass_on(came, has_it=True)
+        rank.passed_on[came] = time.monotonic()
         rank.exited(end, resource.getrusage(resource.RUSAGE_SELF))
         assert rank._seen().cause is cause
 
@@ -166,7 +163,7 @@ def test_what_a_rank_writes_while_it_waits_for_others_is_no_progress() -> None:
         for second in range(20):
             page.note_waiting(waiting=second >= 10)
             os.write(rank.channel._ranks_ends[0], b"still here\n")
-            rank.output.move(rank.output.streams[0])
+            rank.output.streams[0].move()
             teller.tick(100.0 + second)
         assert [(progress.age, progress.waiting) for progress in sent[:11]] == [(0.0, False)] * 10 + [(0.0, True)]
         teller.tick(200.0)
@@ -188,7 +185,7 @@ def test_a_child_that_writes_on_without_a_line_end_does_not_hold_the_rank() -> N
             now += 0.1
             assert now < begin + 5
             os.write(rank.channel._ranks_ends[0], b".")
-            rank.output.move(rank.output.streams[0])
+            rank.output.streams[0].move()
             rank.tick(now)
             shown += os.read(launcher, 4096) if select.select([launcher], [], [], 0)[0] else b""
     assert shown.startswith(b"the last line\n..........")

@@ -32,7 +32,7 @@ def test_what_only_all_ranks_know_is_not_made_up(capsys: pytest.CaptureFixture[s
 
 def test_threads_are_those_of_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A container's limit counts, and --threads wins over exported numbers."""
-    monkeypatch.setattr("unilaunch.rank.facts.cpu_quota", lambda: 1.0)
+    monkeypatch.setattr("unilaunch.rank.identity.cpu_quota", lambda: 1.0)
     explain(RunSpec(), {}, time.monotonic())
     assert "OMP_NUM_THREADS=1\n" in capsys.readouterr().out
     explain(RunSpec(threads=3), {"OMP_NUM_THREADS": "7"}, time.monotonic())

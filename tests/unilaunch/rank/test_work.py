@@ -17,8 +17,7 @@ from unilaunch.interfaces.model import Model
 from unilaunch.monitor import messages
 from unilaunch.rank import work
 from unilaunch.rank.identity import Rank
-from unilaunch.rank.status import STOP, Status
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status import STOP, Status, StatusPage
 
 
 def test_communication_is_ended_after_success_only() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from unilaunch.rank.status import Registrations
+from unilaunch.rank.interpreter import Registrations
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.interfaces.step import Step
-from unilaunch.rank.status import Status
-from unilaunch.rank.status_page import Pace, StatusPage
+from unilaunch.rank.status import Pace, Status, StatusPage
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["epoch", "loss", "phase"]), st.integers() | st.text(max_size=40))))

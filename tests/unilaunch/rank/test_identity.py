@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.rank.facts import compare_programs, tell_facts
+from unilaunch.rank.identity import compare_programs, tell_facts
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.spec.reading import make_task, read_task
 from unilaunch.spec.run_spec import RunSpec
