@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request
-    from unilaunch.look.logs.lines import LogLine
+    from unilaunch.look.lines import LogLine
     from unilaunch.monitor.rank_seen import RankState
     from unilaunch.rank.current import init
     from unilaunch.spec.hostfile import HostfileError
@@ -72,7 +72,7 @@ _NAMES = {
     "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
     "launchers.mpirun": "Mpirun Request",
-    "look.logs.lines": "LogLine",
+    "look.lines": "LogLine",
     "interfaces.model": "Framework Model Session",
     "monitor.rank_seen": "RankState",
     "folder.failure": "Cause Failure",

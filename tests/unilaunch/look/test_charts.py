@@ -3,8 +3,8 @@
 import pytest
 
 from unilaunch.interfaces.report_layout import ReportLayout
-from unilaunch.look.report.run import Event, RankRun, Result, Run
-from unilaunch.look.report.series import curve, largest_difference
+from unilaunch.look.charts import curve, largest_difference
+from unilaunch.look.run_folder import Event, RankRun, Result, Run
 
 LAYOUT = ReportLayout(step="epoch", series="epochs.jsonl")
 

@@ -11,9 +11,9 @@ from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import last_lines
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
-from unilaunch.look.report.figures import Chart, Curve
-from unilaunch.look.report.page import make_page
-from unilaunch.look.report.reading import read_run
+from unilaunch.look.drawing import Chart, Curve
+from unilaunch.look.report import make_page
+from unilaunch.look.run_folder import read_run
 from unilaunch.monitor.verdict import judge
 
 HEADING = {"backend": "numpy", "world_size": 1, "seed": 12345, "versions": {"numpy": "2.1"}}

@@ -1,19 +1,24 @@
-"""Make one page from one run or two; jinja2 escapes all text that ranks have written."""
+"""`unilaunch report`: one page about a run, or about two; jinja2 escapes all text that ranks have written."""
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-import jinja2
+from pydantic import Field
 
+from unilaunch.errors import InputError, PluginError
+from unilaunch.folder.files import write_text, write_users
+from unilaunch.interfaces.command import Command
 from unilaunch.interfaces.report_layout import Plot, Value
-from unilaunch.look.logs.show import without_escapes
-from unilaunch.look.report.figures import Named, plot_chart, rank_charts, time_bars
-from unilaunch.look.report.run import RankRun, Run
-from unilaunch.look.report.series import largest_difference, span_text
+from unilaunch.look.charts import Named, largest_difference, plot_chart, rank_charts, span_text, time_bars
+from unilaunch.look.logs import without_escapes
+from unilaunch.look.run_folder import RankRun, Run, read_run
+from unilaunch.overriding import override
+from unilaunch.spec.run_spec import Spec
 
 #: The facts that the page shows for every run.
 _FACTS = (
@@ -23,19 +28,58 @@ _FACTS = (
 _MOST_ENDS = 8  # groups of ranks with the same last lines
 
 
+class ReportSpec(Spec):
+    """Which run to show, and where to write the page."""
+
+    positional: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: Path = Field(default=Path("log_output"), description="the output folder of a run")
+    compare: Path | None = Field(default=None, description="the output folder of another run, drawn over it")
+    output: Path | None = Field(default=None, description="the page; default: report.html in the folder")
+
+
+class ReportCommand(Command):
+    """Write one self-contained page about a run, or about two."""
+
+    help = "write a page about a run: curves, times, hosts, and the failure if any"
+    examples = (
+        "unilaunch report",
+        "unilaunch report torch_output --compare mindspore_output --output both.html",
+    )
+    spec = ReportSpec
+
+    @override
+    def run(self, options: ReportSpec) -> int:
+        folders = [options.folder, *([options.compare] if options.compare else [])]
+        runs = [(str(folder).encode(errors="replace").decode(), read_run(folder)) for folder in folders]
+        path = options.output or options.folder / "report.html"
+        try:
+            (write_users if options.output else write_text)(path, make_page(runs))
+        except OSError as error:
+            raise InputError(f"--output {path}: cannot be written: {error.strerror}") from None
+        sys.stdout.write(f"{path}\n")
+        return 0
+
+
 def make_page(runs: Named) -> str:
     """Return the HTML of a page.
 
     Args:
         runs: One run, or two that are shown together; with the name of each.
+
+    Raises:
+        PluginError: jinja2 is not installed.
     """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise PluginError(f"unilaunch report: {error}: pip install 'unilaunch[report]'") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["plain"] = without_escapes
     plots = list(dict.fromkeys(plot for _, run in runs for plot in run.layout.plots))
     charts = [chart for plot in plots if (chart := plot_chart(plot, runs))]
-    return environment.get_template("template.html.j2").render(
+    return environment.get_template("report.html.j2").render(
         runs=runs, about=_about(runs), facts=_facts(runs), options=_options(runs), bars=time_bars(runs),
         drawings=[chart.draw() for chart in charts], rank_drawings=[chart.draw() for chart in rank_charts(runs)],
         cells=_cells, used=_used, ends=_ends, differences=_differences(runs, plots),
