@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from unilaunch.folder.failure import Cause
 from unilaunch.folder.files import refuse_unreadable
 from unilaunch.folder.folder import SOCKET
 from unilaunch.interfaces.command import Command
-from unilaunch.look.run_folder import RankRun, Report, have_ended, read_end
+from unilaunch.look.run_folder import RankRun, Run, have_ended
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.stragglers import Straggler
@@ -68,36 +67,36 @@ def _read_ended(folder: Path) -> dict[str, Any] | None:
     """Return how the job of *folder* ended; None if it still runs or may run on another host, or if there is none."""
     if not any(folder.glob("rank.*/events.jsonl")) or is_held(folder):
         return None
-    (report, ranks), marker = read_end(folder), read_marker(folder)
-    undecided = not report and any(rank.exit_code is None for rank in ranks)
+    run, marker = Run(folder), read_marker(folder)
+    undecided = not run.report and any(rank.exit_code is None for rank in run.ranks)
     if undecided and marker and marker.host != socket.gethostname():  # its lock may not be seen here: NFS, Lustre
         return None
     return {
-        "state": _state(report, ranks),
+        "state": _state(run),
         "run": marker.run if marker else "",
-        "size": len(ranks),
+        "size": len(run.ranks),
         "restarts": None,
-        "verdict": report.verdict if report else None,
+        "verdict": run.report.verdict if run.report else None,
         "straggler": None,
-        "ranks": [_ended_rank(rank) for rank in ranks],
+        "ranks": [_ended_rank(rank) for rank in run.ranks],
     }
 
 
-def _state(report: Report | None, ranks: Sequence[RankRun]) -> str:
-    if report:
-        return "stopped" if report.first.cause is Cause.ENDED_FROM_OUTSIDE else "failed"
-    if any(event.phase == "stopping" for rank in ranks for event in rank.events):
+def _state(run: Run) -> str:
+    if run.report:
+        return "stopped" if run.report.first.cause is Cause.ENDED_FROM_OUTSIDE else "failed"
+    if any(event.phase == "stopping" for rank in run.ranks for event in rank.events):
         return "stopped"
-    return "done" if all(rank.exit_code == 0 for rank in ranks) else "ended"
+    return "done" if all(rank.exit_code == 0 for rank in run.ranks) else "ended"
 
 
-def _ended_rank(run: RankRun) -> dict[str, Any]:
-    phases = [event.phase for event in run.events if event.phase]
+def _ended_rank(rank: RankRun) -> dict[str, Any]:
+    phases = [event.phase for event in rank.events if event.phase]
     return {
-        "rank": run.rank, "host": run.host, "device": run.device, "state": "ended",
+        "rank": rank.rank, "host": rank.host, "device": rank.device, "state": "ended",
         "phase": phases[-1] if phases else None, "step": None, "values": {}, "steps": None,
         "busy_seconds": None, "seconds_per_step": None, "received_bytes": None, "idle_seconds": None,
-        "memory_bytes": None, "exit_code": run.exit_code,
+        "memory_bytes": None, "exit_code": rank.exit_code,
     }  # fmt: skip
 
 

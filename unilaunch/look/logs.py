@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from unilaunch.errors import InputError, SpecError, say
+from unilaunch.errors import InputError, SpecError, one_line, say
 from unilaunch.folder.claim import is_held
 from unilaunch.folder.files import refuse_unreadable
 from unilaunch.interfaces.command import Command
 from unilaunch.look.lines import LogLine, Stream, find_streams, follow, read
-from unilaunch.look.run_folder import Ending, first_failure
+from unilaunch.look.run_folder import Ending, Run
 from unilaunch.machine.limits import allow_files
 from unilaunch.overriding import override
 from unilaunch.record import Record, field
@@ -127,6 +128,15 @@ def _announce(options: LogsSpec) -> bool:
     if failure:
         sys.stdout.write(f"unilaunch: {failure}\n")
     return bool(failure)
+
+
+def first_failure(folder: Path) -> str:
+    """Return in one line which rank failed first, why, and where its log is; "" if none did, or if that is unknown."""
+    with suppress(InputError):
+        if report := Run(folder).report:
+            log = f"; its log is {report.first.log}" if report.first.log else ""
+            return one_line(f"{report.verdict}{log}")
+    return ""
 
 
 def _spans(text: str | None) -> list[range] | None:

@@ -16,7 +16,7 @@ from unilaunch.interfaces.command import Command
 from unilaunch.interfaces.report_layout import Plot, Value
 from unilaunch.look.charts import Named, largest_difference, plot_chart, rank_charts, span_text, time_bars
 from unilaunch.look.logs import without_escapes
-from unilaunch.look.run_folder import RankRun, Run, read_run
+from unilaunch.look.run_folder import RankRun, Run
 from unilaunch.overriding import override
 from unilaunch.spec.run_spec import Spec
 
@@ -50,10 +50,11 @@ class ReportCommand(Command):
     @override
     def run(self, options: ReportSpec) -> int:
         folders = [options.folder, *([options.compare] if options.compare else [])]
-        runs = [(str(folder).encode(errors="replace").decode(), read_run(folder)) for folder in folders]
+        runs = [(str(folder).encode(errors="replace").decode(), Run(folder)) for folder in folders]
+        page = make_page(runs)
         path = options.output or options.folder / "report.html"
         try:
-            (write_users if options.output else write_text)(path, make_page(runs))
+            (write_users if options.output else write_text)(path, page)
         except OSError as error:
             raise InputError(f"--output {path}: cannot be written: {error.strerror}") from None
         sys.stdout.write(f"{path}\n")

@@ -1,45 +1,46 @@
-"""Read the output folder of a run. Every file may be missing, since a run may have failed or may still run."""
+"""A run, as its output folder tells it: the one reader of that folder, for logs, report, status and stacks.
+
+Every file may be missing, since a run may have failed or may still run. A file is read when its content is first asked
+for: how a run ended is known without a look at what its ranks wrote.
+"""
 
 import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from socket import gethostname
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from unilaunch.errors import InputError, PluginError, one_line
+from unilaunch.errors import InputError, PluginError
 from unilaunch.folder.claim import is_held, read_marker
 from unilaunch.folder.failure import Failure
 from unilaunch.folder.files import as_json, last_lines, read_rows, refuse_unreadable
+from unilaunch.folder.folder import REPORT, RESULT, SPEC
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
-from unilaunch.record import Record, field, replace
 from unilaunch.spec.spec_file import LEFT_OUT, STARTED_IN
 
 LARGEST = 1e300  # of a figure in a chart or a mean: differences and sums of larger ones overflow
 #: A figure in a file.
 Figure = Annotated[int | float, Field(ge=-LARGEST, le=LARGEST)]
-#: Log lines from WARNING up that are kept of a rank.
-WARNINGS = 20
-#: Last lines of each of a rank's streams.
-LAST = 8
+_WARNINGS = 20  # log lines from WARNING up that are kept of a rank
+_LAST = 8  # last lines of each of a rank's streams
 _LONGEST = 1 << 20  # letters of a line; a longer one is read in pieces
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
-_NUMBERS = TypeAdapter(dict[str, Figure])
-
-M = TypeVar("M")
-#: Seconds from a verdict to the end of the last rank, at most: on several hosts, by Open MPI 4.
-_ABORT = 8.0
+_ABORT = 8.0  # seconds from a verdict to the end of the last rank, at most: on several hosts, by Open MPI 4
 #: Seconds for which no agent holds the folder of a job that has not ended: its agents were killed.
 _LEFT = 4.0
 _TAIL = 4096  # bytes at the end of events.jsonl that hold the last event
+
+M = TypeVar("M")
 
 
 class Event(BaseModel):
@@ -108,35 +109,85 @@ class Settings(BaseModel):
     target: str | None = None
     options: dict[str, Any] | None = None
 
+    @property
+    def others(self) -> dict[str, Any]:
+        """Its other fields, by name."""
+        return {name: value for name, value in (self.model_extra or {}).items() if name not in {LEFT_OUT, STARTED_IN}}
 
-class RankRun(Record):
-    """What one rank has left.
+
+class RankRun:
+    """What one rank has left in its folder.
+
+    Args:
+        folder: The rank's folder.
+        run: The run that it belongs to.
 
     Attributes:
         rank: Its number.
-        host: Where it ran; "?" if unknown.
-        device: Its device; "?" if unknown.
-        exit_code: None if it has not ended, or if that is unknown.
-        series: Each step's figures, by name.
-        events: The events of the rank.
-        failure: How it failed; None if it did not.
-        warnings: Lines of its log from WARNING up.
-        usage: What it used, over time.
-        sizes: How many bytes it had written, over time (seconds since 1970).
-        last: The end of what it wrote.
+
+    Raises:
+        InputError: A file cannot be read; every attribute raises it that needs the file.
     """
 
-    rank: int
-    host: str
-    device: str
-    exit_code: int | None
-    series: Sequence[Mapping[str, int | float]] = field(default_factory=list)
-    events: Sequence[Event] = field(default_factory=list)
-    failure: Failure | None = None
-    warnings: Sequence[str] = field(default_factory=list)
-    usage: Sequence[UsageRow] = field(default_factory=list)
-    sizes: Sequence[tuple[float, int]] = field(default_factory=list)
-    last: Sequence[str] = field(default_factory=list)
+    def __init__(self, folder: Path, run: "Run") -> None:
+        self.folder, self.rank, self._run = folder, int(folder.name[5:]), run
+
+    @property
+    def host(self) -> str:
+        """Where it ran; "?" if unknown."""
+        return next((record.host for record in self._records if record.host), "?")
+
+    @property
+    def device(self) -> str:
+        """Its device; "?" if unknown."""
+        return next((record.device for record in self._records if record.device), "?")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code; None if it has not ended, or if that is unknown."""
+        ended = next((event.exit_code for event in self.events if event.phase == "end"), None)
+        return self.failure.exit_code if self.failure else ended
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """How it failed; None if it did not."""
+        return _read_json(self.folder / "failure.json", Failure)
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Its events."""
+        return self._events[0]
+
+    @property
+    def series(self) -> Sequence[Mapping[str, int | float]]:
+        """Each step's figures, by name."""
+        return self._series[0]
+
+    @cached_property
+    def usage(self) -> Sequence[UsageRow]:
+        """What it used, over time."""
+        return _read_lines(self.folder / "usage.jsonl", UsageRow)[0]
+
+    @cached_property
+    def sizes(self) -> Sequence[tuple[float, int]]:
+        """How many bytes it had written, over time (seconds since 1970)."""
+        sizes = []
+        for line in (_read(self.folder / "times") or b"").splitlines():
+            with suppress(ValueError):
+                time, out, err = line.split()
+                if abs(float(time)) <= LARGEST and (size := int(out) + int(err)) <= LARGEST:
+                    sizes.append((float(time), size))
+        return sizes
+
+    @cached_property
+    def warnings(self) -> Sequence[str]:
+        """What the page warns of: lines that were lost, waits for this rank, and lines of its log from WARNING up."""
+        return [*self._events[1], *self._series[1], *self._delays(), *_warnings(self.folder / "stderr")]
+
+    @cached_property
+    def last(self) -> Sequence[str]:
+        """The end of what it wrote."""
+        return [line for name in ("stdout", "stderr") for line in last_lines(self.folder / name, _LAST)]
 
     @property
     def times(self) -> list[float]:
@@ -144,36 +195,110 @@ class RankRun(Record):
         noted = [event.time for event in self.events if event.time is not None]
         return [*noted, *(row.time for row in self.usage), *(time for time, _ in self.sizes)]
 
+    @cached_property
+    def _events(self) -> tuple[list[Event], list[str]]:
+        return _read_lines(self.folder / "events.jsonl", Event)
 
-class Run(Record):
-    """What a run has left.
-
-    Attributes:
-        target: The model, or the program; "run" if unknown.
-        layout: The layout of the page.
-        missing: Why it is not the layout that the model defines; "" if it is.
-        facts: Every number and text of its spec and of its result, by name.
-        options: What its spec says, by name: the program's arguments, and every option that has a value.
-        result: Its result; empty for a program, and of a run that failed or goes on.
-        report: How it failed; None if it did not.
-        ranks: In their order.
-    """
-
-    target: str
-    layout: ReportLayout
-    missing: str
-    facts: dict[str, str | int | float]
-    result: Result
-    report: Report | None
-    ranks: list[RankRun]
-    options: Mapping[str, str] = field(default_factory=dict)
+    @cached_property
+    def _series(self) -> tuple[list[dict[str, int | float]], list[str]]:
+        name = self._run.layout.series
+        return _read_lines(self.folder / name, dict[str, Figure]) if name else ([], [])
 
     @property
+    def _records(self) -> Sequence[Failure | Event]:
+        return [self.failure, *self.events] if self.failure else self.events
+
+    def _delays(self) -> list[str]:
+        """Return a line for each time at which the monitor found that this rank held up the others."""
+        lines: list[str] = []
+        for event in self.events:
+            fields = event.model_extra or {}
+            if "straggler" in fields and len(lines) < _WARNINGS:
+                with suppress(ValidationError):  # a damaged line
+                    found = {name: fields.get(name) for name in ("factor", "steps")}
+                    straggler = {"rank": self.rank, "host": event.host, **found}
+                    lines.append(_adapter(Straggler).validate_python(straggler).line)
+        return lines
+
+
+class Run:
+    """What a run has left in its output folder.
+
+    Args:
+        folder: The output folder.
+
+    Raises:
+        InputError: It is not an output folder, or a file cannot be read; every attribute raises it that needs the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def spec(self) -> Settings:
+        """Its spec; empty if unknown."""
+        return _read_json(self.folder / SPEC, Settings) or Settings()
+
+    @cached_property
+    def result(self) -> Result:
+        """Its result; empty for a program, and of a run that failed or goes on."""
+        return _read_json(self.folder / RESULT, Result) or Result()
+
+    @cached_property
+    def ranks(self) -> Sequence[RankRun]:
+        """Its ranks, in their order; at least one."""
+        with _reading(self.folder):
+            found = [path for path in self.folder.glob("rank.*") if path.name[5:].isdecimal() and path.is_dir()]
+        if not found:
+            refuse_unreadable(self.folder)
+            folder = self.folder
+            raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
+        return sorted((RankRun(path, self) for path in found), key=lambda rank: rank.rank)
+
+    @cached_property
+    def report(self) -> Report | None:
+        """The verdict; over the ranks' own failures, where the launcher ended before it wrote one. None: no failure."""
+        if report := _read_json(self.folder / REPORT, Report):
+            return report
+        failures = [rank.failure for rank in self.ranks if rank.failure]
+        if not failures:
+            return None
+        return Report.model_validate(judge(sorted(failures, key=lambda failure: failure.time)).as_json())
+
+    @property
+    def target(self) -> str:
+        """The model, or the program; "run" if unknown."""
+        return self._model or self.spec.target or "run"
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The layout of the page."""
+        return self._layout[0]
+
+    @property
+    def missing(self) -> str:
+        """Why the layout is not the one that the model defines; "" if it is."""
+        return self._layout[1]
+
+    @cached_property
+    def facts(self) -> Mapping[str, str | int | float]:
+        """Every number and text of its spec and of its result, by name."""
+        counted = {"world_size": len(self.ranks), "num_hosts": len({rank.host for rank in self.ranks})}
+        every = counted | (self.spec.options or {}) | self.spec.others | self.result.model_dump(exclude_none=True)
+        return {name: value for name, value in every.items() if isinstance(value, str | int | float)}
+
+    @cached_property
+    def options(self) -> Mapping[str, str]:
+        """What its spec says, by name: the program's arguments, and every option that has a value."""
+        every = {"target": self.spec.target, **self.spec.others, **(self.spec.options or {})}
+        return {name: _option(value) for name, value in every.items() if value not in (None, [], "")}
+
+    @cached_property
     def began(self) -> float | None:
         """When it began, in seconds since 1970; None if unknown."""
         return min((time for rank in self.ranks for time in rank.times), default=None)
 
-    @property
+    @cached_property
     def seconds(self) -> float | None:
         """How long it took, or has taken so far; None if unknown."""
         last = max((time for rank in self.ranks for time in rank.times), default=None)
@@ -191,182 +316,26 @@ class Run(Record):
         own = self.result.versions if isinstance(self.result.versions, dict) else {}
         return noted | {str(name): str(version) for name, version in own.items()}
 
+    @property
+    def _model(self) -> str | None:
+        if isinstance(self.result.model, str):
+            return self.result.model
+        return self.spec.target if self.spec.options is not None else None
 
-def read_end(folder: Path) -> tuple[Report | None, list[RankRun]]:
-    """Return how a run failed, None if it did not, and its ranks without their output, series and usage.
-
-    Raises:
-        InputError: It is not an output folder, or a file in it cannot be read.
-    """
-    with _reading(folder):
-        ranks = _ranks(folder, None)
-        return _report(folder, ranks), ranks
-
-
-def read_run(folder: Path) -> Run:
-    """Read an output folder.
-
-    Raises:
-        InputError: It is not an output folder, or a file in it cannot be read.
-    """
-    with _reading(folder):
-        spec = _read(folder / "spec.json", Settings) or Settings()
-        result = _read(folder / "result.json", Result) or Result()
-        model = result.model if isinstance(result.model, str) else spec.target if spec.options is not None else None
-        layout, missing = _layout(model)
-        ranks = _ranks(folder, layout)
-        counted = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
-        extra = {name: value for name, value in (spec.model_extra or {}).items() if name not in {LEFT_OUT, STARTED_IN}}
-        every = counted | (spec.options or {}) | extra | result.model_dump(exclude_none=True)
-        facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
-        report = _report(folder, ranks)
-        told = {"target": spec.target, **extra, **(spec.options or {})}
-        options = {name: _option(value) for name, value in told.items() if value not in (None, [], "")}
-        return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks, options)
-
-
-@contextmanager
-def _reading(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
-
-
-def _ranks(folder: Path, layout: ReportLayout | None) -> list[RankRun]:
-    rank_dirs = [path for path in folder.glob("rank.*") if path.name[5:].isdecimal() and path.is_dir()]
-    if not rank_dirs:
-        refuse_unreadable(folder)
-        raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
-    return sorted((_rank(path, layout) for path in rank_dirs), key=lambda rank: rank.rank)
+    @cached_property
+    def _layout(self) -> tuple[ReportLayout, str]:
+        if self._model is None:
+            return ReportLayout(), ""
+        try:
+            return plugins.load_model(self._model).report, ""
+        except PluginError as error:
+            return ReportLayout(), f"the page shows no curves: {error}"
 
 
 def _option(value: object) -> str:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return shlex.join(value)
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _layout(model: str | None) -> tuple[ReportLayout, str]:
-    """Return the layout of a model's report, and why it is not the layout that the model defines."""
-    if model is None:
-        return ReportLayout(), ""
-    try:
-        return plugins.load_model(model).report, ""
-    except PluginError as error:
-        return ReportLayout(), f"the page shows no curves: {error}"
-
-
-def _rank(folder: Path, layout: ReportLayout | None) -> RankRun:
-    """Return what a rank has left; without a layout only its events and its failure."""
-    number = int(folder.name[5:])
-    events, lost = _lines(folder / "events.jsonl", TypeAdapter(Event))
-    failure = _read(folder / "failure.json", Failure)
-    ended = next((event.exit_code for event in events if event.phase == "end"), None)
-    records: list[Failure | Event] = [failure, *events] if failure else [*events]
-    run = RankRun(
-        rank=number,
-        host=next((record.host for record in records if record.host), "?"),
-        device=next((record.device for record in records if record.device), "?"),
-        exit_code=failure.exit_code if failure else ended,
-        events=events,
-        failure=failure,
-    )
-    if layout is None:
-        return run
-    series, also_lost = _lines(folder / layout.series, _NUMBERS) if layout.series else ([], [])
-    return replace(
-        run,
-        series=series,
-        warnings=[*lost, *also_lost, *_stragglers(number, events), *_warnings(folder / "stderr")],
-        usage=_lines(folder / "usage.jsonl", TypeAdapter(UsageRow))[0],
-        sizes=_sizes(folder / "times"),
-        last=[*last_lines(folder / "stdout", LAST), *last_lines(folder / "stderr", LAST)],
-    )
-
-
-def _sizes(path: Path) -> list[tuple[float, int]]:
-    """Return how many bytes a rank had written when: lines of a time, and of the sizes of its two files."""
-    sizes = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
-        with suppress(ValueError):
-            time, out, err = line.split()
-            if abs(float(time)) <= LARGEST and (size := int(out) + int(err)) <= LARGEST:
-                sizes.append((float(time), size))
-    return sizes
-
-
-def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
-    """Return a line for each time at which the monitor found that this rank held up the others."""
-    lines: list[str] = []
-    for event in events:
-        fields = event.model_dump()
-        if "straggler" in fields and len(lines) < WARNINGS:
-            with suppress(ValidationError):  # a damaged line
-                told = {"rank": rank, **{name: fields.get(name) for name in ("host", "factor", "steps")}}
-                lines.append(TypeAdapter(Straggler).validate_python(told).line)
-    return lines
-
-
-def _report(folder: Path, ranks: Sequence[RankRun]) -> Report | None:
-    """Return the verdict; over the ranks' own failures, where the launcher ended before it wrote `report.json`."""
-    if report := _read(folder / "report.json", Report):
-        return report
-    failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
-    if not failures:
-        return None
-    return Report.model_validate(judge(failures).as_json())
-
-
-@cache
-def _adapter(model: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(model)  # it takes 2 ms, and there is a file for each rank
-
-
-def _read(path: Path, model: type[M]) -> M | None:
-    """Return the content of a file; None if there is no file."""
-    if not path.exists():
-        return None
-    data = path.read_bytes()
-    with suppress(ValueError, RecursionError):  # an earlier version wrote file names that are no text
-        data = as_json(json.loads(data)).encode()
-    try:
-        content: M = _adapter(model).validate_json(data)  # type: ignore[arg-type]  # a class has a hash
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise InputError(f"{path}: cannot be read: {place + ': ' if place else ''}{problem['msg']}") from None
-    return content
-
-
-def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:
-    """Return a file's lines, and a warning if some are invalid.
-
-    A last line without an end is left out silently: it is still being written, or the rank was killed meanwhile.
-    """
-    if not path.exists():
-        return [], []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    valid = []
-    for line in lines:
-        try:
-            valid.append(adapter.validate_json(line))
-        except ValidationError:
-            continue
-    lost = len(lines) - len(valid)
-    return valid, [f"{path}: {lost} of {len(lines)} lines are not valid and are left out"] if lost else []
-
-
-def _warnings(path: Path) -> list[str]:
-    warnings: list[str] = []
-    if path.exists():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in iter(lambda: file.readline(_LONGEST), ""):
-                if any(level in line for level in _LEVELS):
-                    warnings.append(line.rstrip())
-                    if len(warnings) == WARNINGS:
-                        break
-    return warnings
 
 
 def have_ended(folder: Path) -> bool:
@@ -377,6 +346,23 @@ def have_ended(folder: Path) -> bool:
     """
     ranks = [path for path in folder.glob("rank.*") if (path / "stdout").exists()]
     return bool(ranks) and (all(map(_has_ended, ranks)) or _was_aborted(folder))
+
+
+def _has_ended(rank: Path) -> bool:
+    """A rank records its end, and its agent its failure; of any other end only the peak of memory is written."""
+    return (
+        (rank / "failure.json").exists()
+        or any(event.get("phase") == "end" for event in read_rows(rank / "events.jsonl", _TAIL))
+        or any("peak" in used for used in read_rows(rank / "usage.jsonl", _TAIL))
+    )
+
+
+def _was_aborted(folder: Path) -> bool:
+    try:
+        announced = (folder / REPORT).stat().st_mtime
+    except OSError:
+        return False
+    return time.time() - announced > _ABORT and Run(folder).spec.others.get("abort") is not False
 
 
 class Ending:
@@ -397,48 +383,64 @@ class Ending:
         return have_ended(self.folder) or time.monotonic() - self.held_at > _LEFT
 
 
-def _has_ended(rank: Path) -> bool:
-    """A rank records its end, and its agent its failure; of any other end only the peak of memory is written."""
-    return (
-        (rank / "failure.json").exists()
-        or any(event.get("phase") == "end" for event in read_rows(rank / "events.jsonl", _TAIL))
-        or any("peak" in used for used in read_rows(rank / "usage.jsonl", _TAIL))
-    )
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)  # it takes 2 ms, and there is a file for each rank
 
 
-def _was_aborted(folder: Path) -> bool:
+def _parse(data: bytes, kind: type[M]) -> M:
+    value: M = _adapter(kind).validate_json(data)  # type: ignore[arg-type]  # a class has a hash
+    return value
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        announced = (folder / "report.json").stat().st_mtime
-    except OSError:
-        return False
-    return time.time() - announced > _ABORT and _json(folder / "spec.json").get("abort") is not False
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
 
 
-def first_failure(folder: Path) -> str:
-    """Return in one line which rank failed first, why, and where its log is; "" if none did."""
-    report = _json(folder / "report.json")
-    if "verdict" in report:
-        first, line = report.get("first"), str(report["verdict"])
-        log = first.get("log") if isinstance(first, dict) else ""
-    else:
-        failures = [found for path in folder.glob("rank.*/failure.json") if (found := _failure(path))]
-        if not failures:
-            return ""
-        verdict = judge(sorted(failures, key=lambda failure: failure.time))
-        line, log = verdict.line, verdict.first.log
-    return one_line(f"{line}; its log is {log}" if log else line)
+def _read(path: Path) -> bytes | None:
+    """Return a file's content; None if there is no file."""
+    with _reading(path):
+        return path.read_bytes() if path.exists() else None
 
 
-def _failure(path: Path) -> Failure | None:
-    with suppress(ValueError):
-        return cast("Failure", _adapter(Failure).validate_python(_json(path)))
-    return None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty one if there is none."""
+def _read_json(path: Path, kind: type[M]) -> M | None:
+    """Return the value in a file; None if there is no file."""
+    data = _read(path)
+    if data is None:
+        return None
+    with suppress(ValueError, RecursionError):  # an earlier version wrote file names that are no text
+        data = as_json(json.loads(data)).encode()
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return _parse(data, kind)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        raise InputError(f"{path}: cannot be read: {place + ': ' if place else ''}{problem['msg']}") from None
+
+
+def _read_lines(path: Path, kind: type[M]) -> tuple[list[M], list[str]]:
+    """Return the values in a file's lines, and a warning if some are invalid.
+
+    A last line without an end is left out silently: it is still being written, or the rank was killed meanwhile.
+    """
+    lines = (_read(path) or b"").split(b"\n")[:-1]
+    valid = []
+    for line in lines:
+        with suppress(ValidationError):
+            valid.append(_parse(line, kind))
+    lost = len(lines) - len(valid)
+    return valid, [f"{path}: {lost} of {len(lines)} lines are not valid and are left out"] if lost else []
+
+
+def _warnings(path: Path) -> list[str]:
+    with _reading(path):
+        if not path.exists():
+            return []
+        with path.open(encoding="utf-8", errors="replace") as file:  # a day's output does not fit into the memory
+            lines = iter(lambda: file.readline(_LONGEST), "")
+            found = (line.rstrip() for line in lines if any(level in line for level in _LEVELS))
+            return list(islice(found, _WARNINGS))

@@ -15,8 +15,8 @@ from unilaunch.folder.claim import MARKER, Marker, claim
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import write_failure
 from unilaunch.folder.folder import SOCKET
-from unilaunch.look import run_folder
 from unilaunch.look.inspection import StatusCommand, StatusSpec, ask
+from unilaunch.look.run_folder import RankRun
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.inspection import Inspection
 from unilaunch.monitor.monitor import Monitor
@@ -137,7 +137,7 @@ def test_how_a_job_ended_is_read_without_what_its_ranks_wrote(
     """Of a day's output that took seconds."""
     (tmp_path / "rank.0").mkdir()
     (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "end", "exit_code": 0}\n')
-    for name in ("_sizes", "_warnings", "last_lines"):
-        monkeypatch.delattr(run_folder, name)
+    for name in ("sizes", "warnings", "last", "usage"):
+        monkeypatch.delattr(RankRun, name)
     assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
     assert capsys.readouterr().out.startswith("done: 1 rank")
