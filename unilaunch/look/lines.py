@@ -36,6 +36,13 @@ _SET_BACK = 3700.0  # seconds by which a clock may be set back in the middle of 
 _PAUSE = 0.2  # seconds between two reads
 _DRAIN = 0.5  # seconds in which the last output arrives, after a rank has recorded its end
 _LATEST = 10.0  # the same, while an agent still works on the output
+#: Control sequences of a terminal (ECMA-48): colours and cursor moves, titles and links, all others; and single control
+#: characters other than a tab and the end of a line.
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+    r"|\x9b[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_COLOUR = re.compile(r"\x1b\[[\d;:]*m")
 
 
 class LogLine(Record):
@@ -64,6 +71,18 @@ class LogLine(Record):
         return self.text
 
 
+def without_escapes(text: str, *, but_colours: bool = False) -> str:
+    """Return *text* without control sequences: a cursor that moves would overwrite other lines.
+
+    Args:
+        text: What a rank wrote.
+        but_colours: Leave those that set a colour.
+    """
+    if text.isprintable():
+        return text
+    return _ESCAPE.sub(lambda found: found[0] if but_colours and _COLOUR.fullmatch(found[0]) else "", text)
+
+
 class Stream(Record):
     """One rank's standard output or standard error, in a file.
 
@@ -86,7 +105,7 @@ class Stream(Record):
 
 def find_streams(folder: Path) -> list[Stream]:
     """Return the streams of the job in *folder*, by rank; ours, if Open MPI kept the same output too."""
-    found = [*_ours(folder)] or [*_of_a_tree(folder)] or [*_of_files_beside(folder)]
+    found = [*_ours(folder)] or _newest(_of_a_tree(folder)) or _newest(_of_files_beside(folder))
     return sorted(found, key=lambda stream: (stream.rank, stream.name))
 
 
@@ -100,27 +119,26 @@ def _ours(folder: Path) -> Iterator[Stream]:
                     yield Stream(int(found[1]), name, path, host, began, rank_dir / "times")
 
 
-def _of_a_tree(folder: Path) -> Iterator[Stream]:
-    jobs: dict[str, list[Stream]] = {}
+def _of_a_tree(folder: Path) -> Iterator[tuple[str, Stream]]:
+    """Yield each stream with its job."""
     for path in folder.glob("*/rank.*/std*"):
         job, rank = _JOB.fullmatch(path.parent.parent.name), _RANK.fullmatch(path.parent.name)
         if job and rank and path.name in _NAMES:
-            stream = Stream(int(rank[1]), path.name, path, "", 0.0, None)
-            jobs.setdefault(job["job"] or "", []).append(stream)
-    yield from _newest(jobs)
+            yield job["job"] or "", Stream(int(rank[1]), path.name, path, "", 0.0, None)
 
 
-def _of_files_beside(folder: Path) -> Iterator[Stream]:
-    jobs: dict[str, list[Stream]] = {}
+def _of_files_beside(folder: Path) -> Iterator[tuple[str, Stream]]:
+    """Yield each stream with its job."""
     for path in folder.parent.glob("*.prterun-*"):
         if path.name.startswith(folder.name) and (found := _FILE.fullmatch(path.name[len(folder.name) :])):
-            stream = Stream(int(found["rank"]), f"std{found['name']}", path, "", 0.0, None)
-            jobs.setdefault(found["job"], []).append(stream)
-    yield from _newest(jobs)
+            yield found["job"], Stream(int(found["rank"]), f"std{found['name']}", path, "", 0.0, None)
 
 
-def _newest(jobs: dict[str, list[Stream]]) -> list[Stream]:
+def _newest(found: Iterable[tuple[str, Stream]]) -> list[Stream]:
     """Return the newest job's streams: Open MPI 5 leaves the files of each run beside those of earlier ones."""
+    jobs: dict[str, list[Stream]] = {}
+    for job, stream in found:
+        jobs.setdefault(job, []).append(stream)
     return max(jobs.values(), key=lambda streams: max(stream.path.stat().st_mtime for stream in streams), default=[])
 
 

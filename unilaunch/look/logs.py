@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from unilaunch.errors import InputError, SpecError, one_line, say
 from unilaunch.folder.claim import is_held
 from unilaunch.folder.files import refuse_unreadable
 from unilaunch.interfaces.command import Command
-from unilaunch.look.lines import LogLine, Stream, find_streams, follow, read
+from unilaunch.look.lines import LogLine, Stream, find_streams, follow, read, without_escapes
 from unilaunch.look.run_folder import Ending, Run
 from unilaunch.machine.limits import allow_files
 from unilaunch.overriding import override
@@ -28,19 +28,13 @@ from unilaunch.spec.run_spec import Spec
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DAY = 86400.0
 _FILES = 1 << 20  # open files, as many as the system allows: each rank has four
-LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
+Level = Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"]
+LEVELS = get_args(Level)
 #: Seconds within which the same log line of several ranks is shown once.
 TOGETHER = 2.0
 #: Folded lines that wait for further ranks, at most: this bounds the memory, whatever the ranks write.
 MOST = 10_000
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-#: Control sequences of a terminal (ECMA-48): colours and cursor moves, titles and links, all others; and single control
-#: characters other than a tab and the end of a line.
-_ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
-    r"|\x9b[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
-_COLOUR = re.compile(r"\x1b\[[\d;:]*m")
 _QUIET = {"DEBUG", "INFO"}
 
 
@@ -51,7 +45,7 @@ class LogsSpec(Spec):
     folder: Path = Field(default=Path("log_output"), description="the output folder, or the folder that mpirun writes")
     rank: str | None = Field(default=None, description="only these ranks: 0,4-7")
     grep: str | None = Field(default=None, description="only lines in which this regular expression is found")
-    level: Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"] = Field(
+    level: Level = Field(
         default="TRACE", description="least level; text that is no log record has that of the record before it, or INFO"
     )
     since: str | None = Field(
@@ -250,7 +244,7 @@ def _take_first(waiting: deque[FoldedLine], by_text: dict[tuple[str, str, str], 
     return first
 
 
-def choose(level: str, since: float, matches: Callable[[str], object] | None) -> Callable[[LogLine], bool]:
+def choose(level: Level, since: float, matches: Callable[[str], object] | None) -> Callable[[LogLine], bool]:
     """Return the test of which log lines are shown.
 
     A line of unknown time counts as new enough, and a level that loguru does not have as high enough.
@@ -282,16 +276,6 @@ def as_text() -> Callable[[FoldedLine], str]:
     return _coloured if _has_colours() else _plain
 
 
-def without_escapes(text: str) -> str:
-    """Return *text* without control sequences."""
-    return text if text.isprintable() else _ESCAPE.sub("", text)
-
-
-def _with_colours(text: str) -> str:
-    """Return *text* without control sequences other than colours: a cursor that moves would overwrite other lines."""
-    return _ESCAPE.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else "", text)
-
-
 def _has_colours() -> bool:
     if not sys.stdout.isatty():
         return False
@@ -306,7 +290,7 @@ def _plain(folded: FoldedLine) -> str:
 
 
 def _coloured(folded: FoldedLine) -> str:
-    text = _with_colours(folded.line.text)
+    text = without_escapes(folded.line.text, but_colours=True)
     end = "\x1b[0m" if "\x1b" in text else ""  # a rank's colour ends with its line
     colour = _COLOURS[folded.line.rank % len(_COLOURS)]
     return f"\x1b[2m{_clock(folded)}\x1b[0m\x1b[{colour}m{_name(folded)}\x1b[0m {_level(folded)}{text}{end}\n"

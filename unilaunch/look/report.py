@@ -14,8 +14,8 @@ from unilaunch.errors import InputError, PluginError
 from unilaunch.folder.files import write_text, write_users
 from unilaunch.interfaces.command import Command
 from unilaunch.interfaces.report_layout import Plot, Value
-from unilaunch.look.charts import Named, largest_difference, plot_chart, rank_charts, span_text, time_bars
-from unilaunch.look.logs import without_escapes
+from unilaunch.look.charts import largest_difference, plot_chart, rank_charts, time_bars
+from unilaunch.look.lines import without_escapes
 from unilaunch.look.run_folder import RankRun, Run
 from unilaunch.overriding import override
 from unilaunch.spec.run_spec import Spec
@@ -49,9 +49,7 @@ class ReportCommand(Command):
 
     @override
     def run(self, options: ReportSpec) -> int:
-        folders = [options.folder, *([options.compare] if options.compare else [])]
-        runs = [(str(folder).encode(errors="replace").decode(), Run(folder)) for folder in folders]
-        page = make_page(runs)
+        page = make_page([Run(folder) for folder in (options.folder, options.compare) if folder])
         path = options.output or options.folder / "report.html"
         try:
             (write_users if options.output else write_text)(path, page)
@@ -61,11 +59,11 @@ class ReportCommand(Command):
         return 0
 
 
-def make_page(runs: Named) -> str:
+def make_page(runs: Sequence[Run]) -> str:
     """Return the HTML of a page.
 
     Args:
-        runs: One run, or two that are shown together; with the name of each.
+        runs: One run, or two that are shown together.
 
     Raises:
         PluginError: jinja2 is not installed.
@@ -78,7 +76,7 @@ def make_page(runs: Named) -> str:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["plain"] = without_escapes
-    plots = list(dict.fromkeys(plot for _, run in runs for plot in run.layout.plots))
+    plots = list(dict.fromkeys(plot for run in runs for plot in run.layout.plots))
     charts = [chart for plot in plots if (chart := plot_chart(plot, runs))]
     return environment.get_template("report.html.j2").render(
         runs=runs, about=_about(runs), facts=_facts(runs), options=_options(runs), bars=time_bars(runs),
@@ -87,13 +85,13 @@ def make_page(runs: Named) -> str:
     )  # fmt: skip
 
 
-def _about(runs: Named) -> list[tuple[str, list[str]]]:
+def _about(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Return the rows about the runs: a name, and each run's value."""
     rows = {
         "state": _state, "start": _start, "duration": _duration, "command": _command, "hosts": _hosts,
         "versions": _versions,
     }  # fmt: skip
-    told = {name: [text(run) for _, run in runs] for name, text in rows.items()}
+    told = {name: [text(run) for run in runs] for name, text in rows.items()}
     return [(name, texts) for name, texts in told.items() if any(texts)]
 
 
@@ -118,7 +116,16 @@ def _start(run: Run) -> str:
 
 
 def _duration(run: Run) -> str:
-    return span_text(run.seconds) if run.seconds else ""
+    return _span(run.seconds) if run.seconds else ""
+
+
+def _span(seconds: float) -> str:
+    """Return a duration as text: "4.2 s", "3 min 5 s", "2 h 7 min"."""
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _versions(run: Run) -> str:
@@ -150,18 +157,18 @@ class Option(NamedTuple):
         return len(set(self.values)) > 1
 
 
-def _options(runs: Named) -> list[Option]:
+def _options(runs: Sequence[Run]) -> list[Option]:
     """Return every option; of two runs first those that differ."""
-    names = dict.fromkeys(name for _, run in runs for name in run.options)
-    options = [Option(name, [run.options.get(name, "") for _, run in runs]) for name in names]
+    names = dict.fromkeys(name for run in runs for name in run.options)
+    options = [Option(name, [run.options.get(name, "") for run in runs]) for name in names]
     return sorted(options, key=lambda option: not option.differs)
 
 
-def _facts(runs: Named) -> list[tuple[str, list[str]]]:
+def _facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Return the rows of the table: a name, and each run's value."""
     rows = []
-    for value in dict.fromkeys([*_FACTS, *(value for _, run in runs for value in _figures(run))]):
-        texts = [_text(value, run.facts.get(value.key)) for _, run in runs]
+    for value in dict.fromkeys([*_FACTS, *(value for run in runs for value in _figures(run))]):
+        texts = [_text(value, run.facts.get(value.key)) for run in runs]
         if any(texts):
             rows.append((value.label, texts))
     return rows
@@ -209,11 +216,11 @@ def _text(value: Value, figure: object) -> str:
     return ""
 
 
-def _differences(runs: Named, plots: Iterable[Plot]) -> list[tuple[str, str]]:
+def _differences(runs: Sequence[Run], plots: Iterable[Plot]) -> list[tuple[str, str]]:
     """Return by how much two runs differ: the name of each plot's only curve, and the largest difference."""
     if len(runs) == 1:
         return []
-    (_, first), (_, second) = runs
+    first, second = runs
     rows = []
     for value in [plot.curves[0] for plot in plots if len(plot.curves) == 1]:
         largest, common = largest_difference(first, second, value.key)

@@ -234,6 +234,11 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def name(self) -> str:
+        """Its folder, as text."""
+        return str(self.folder).encode(errors="replace").decode()
+
     @cached_property
     def spec(self) -> Settings:
         """Its spec; empty if unknown."""

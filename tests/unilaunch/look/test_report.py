@@ -25,7 +25,7 @@ def _page(folder: Path, spec: dict[str, Any], result: dict[str, Any] | None, eve
     (folder / "spec.json").write_text(json.dumps(spec))
     if result is not None:
         (folder / "result.json").write_text(json.dumps(HEADING | result))
-    page = make_page([(folder.name, Run(folder))])
+    page = make_page([Run(folder)])
     return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
@@ -75,7 +75,7 @@ def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "rank.0" / "stderr", 4) == ["loaded", "100% |####|", "saved", ""]
     assert last_lines(tmp_path / "rank.0" / "none", 4) == []
     (tmp_path / "spec.json").write_text("{}")
-    page = make_page([("here", Run(tmp_path))])
+    page = make_page([Run(tmp_path)])
     assert "<pre>12:00 WARNING red</pre>" in page
     assert "<pre>12:00 WARNING red\nloaded\n100% |####|\nsaved\n</pre>" in page
 
@@ -113,7 +113,7 @@ def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
     assert run.ranks[0].sizes == [(5.0, 13)]
     assert run.report is not None
     assert "no image in file?.txt" in run.report.verdict
-    make_page([("one", run)])
+    make_page([run])
 
 
 def test_a_cause_of_another_version_is_read(tmp_path: Path) -> None:
