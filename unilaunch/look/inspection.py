@@ -53,12 +53,12 @@ class StatusCommand(Command):
     def run(self, options: StatusSpec) -> int:
         until = time.monotonic() + _PATIENCE
         held = is_held(options.folder)
-        while not (told := ask(options.folder, "/status") or _read_ended(options.folder)):
+        while not (status := ask(options.folder, "/status") or _read_ended(options.folder)):
             if not held or time.monotonic() > until:
                 raise not_running(options.folder)
             time.sleep(_TICK)
             held = is_held(options.folder)
-        text = json.dumps(told, indent=1) + "\n" if options.as_json else show(told)
+        text = json.dumps(status, indent=1) + "\n" if options.as_json else show(status)
         sys.stdout.write(text)
         return 0
 
@@ -100,21 +100,21 @@ def _ended_rank(rank: RankRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(told: dict[str, Any]) -> str:
+def show(status: dict[str, Any]) -> str:
     """Return a job's state as lines of text: the job's, then a table of the ranks."""
-    lines = [_head(told)]
-    if slow := told.get("straggler"):
+    lines = [_head(status)]
+    if slow := status.get("straggler"):
         lines.append(Straggler(slow["straggler"], slow["host"], slow["factor"], slow["steps"]).line)
-    rows = [_HEADS, *map(_row, told["ranks"])]
+    rows = [_HEADS, *map(_row, status["ranks"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
-def _head(told: dict[str, Any]) -> str:
-    ranks = f"{told['size']} rank{'s' * (told['size'] > 1)}"
-    again = f", started again {told['restarts']} times" if told.get("restarts") else ""
-    return f"{told['state']}: {ranks}{again}" + (f": {told['verdict']}" if told.get("verdict") else "")
+def _head(status: dict[str, Any]) -> str:
+    size = f"{status['size']} rank{'s' * (status['size'] > 1)}"
+    again = f", started again {status['restarts']} times" if status.get("restarts") else ""
+    return f"{status['state']}: {size}{again}" + (f": {status['verdict']}" if status.get("verdict") else "")
 
 
 def _row(rank: dict[str, Any]) -> tuple[str, ...]:
@@ -158,23 +158,23 @@ class StacksCommand(Command):
 
     @override
     def run(self, options: StacksSpec) -> int:
-        told = ask(options.folder, "/stacks/native" if options.native else "/stacks")
-        if told is None and have_ended(options.folder):
+        answer = ask(options.folder, "/stacks/native" if options.native else "/stacks")
+        if answer is None and have_ended(options.folder):
             raise InputError(f"{options.folder}: the job there has ended: `unilaunch status {options.folder}` says how")
-        if told is None:
+        if answer is None:
             raise not_running(options.folder)
-        sys.stdout.write(json.dumps(told, indent=1) + "\n" if options.as_json else _text(told, full=options.full))
+        sys.stdout.write(json.dumps(answer, indent=1) + "\n" if options.as_json else _text(answer, full=options.full))
         return 0
 
 
-def _text(told: dict[str, Any], *, full: bool) -> str:
-    stacks = {int(rank): Stack(str(one["text"]), dict(one["facts"])) for rank, one in told["stacks"].items()}
+def _text(answer: dict[str, Any], *, full: bool) -> str:
+    stacks = {int(rank): Stack(str(one["text"]), dict(one["facts"])) for rank, one in answer["stacks"].items()}
     lines = []
     for one in group(stacks):
         lines.append(f"{ranks(one['ranks'])}: {one['where']}")
         lines += [f"    {line}" for line in one["stack"].splitlines()] if full else []
-    if told["silent"]:
-        lines.append(f"{ranks(told['silent'])}: no answer")
+    if answer["silent"]:
+        lines.append(f"{ranks(answer['silent'])}: no answer")
     return "".join(f"{one_line(line)}\n" for line in lines or ["no rank is running"])
 
 
@@ -203,10 +203,10 @@ def ask(folder: Path, page: str) -> dict[str, Any] | None:
     if not head:
         return None
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         raise InputError(f"{folder / SOCKET}: the answer is not whole: ask again") from None
-    return told if isinstance(told, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _connect(folder: Path) -> socket.socket | None:

@@ -98,9 +98,9 @@ class Stream(Record):
     rank: int
     name: str
     path: Path
-    host: str
-    began: float
-    times: Path | None
+    host: str = ""
+    began: float = 0.0
+    times: Path | None = None
 
 
 def find_streams(folder: Path) -> list[Stream]:
@@ -124,14 +124,14 @@ def _of_a_tree(folder: Path) -> Iterator[tuple[str, Stream]]:
     for path in folder.glob("*/rank.*/std*"):
         job, rank = _JOB.fullmatch(path.parent.parent.name), _RANK.fullmatch(path.parent.name)
         if job and rank and path.name in _NAMES:
-            yield job["job"] or "", Stream(int(rank[1]), path.name, path, "", 0.0, None)
+            yield job["job"] or "", Stream(int(rank[1]), path.name, path)
 
 
 def _of_files_beside(folder: Path) -> Iterator[tuple[str, Stream]]:
     """Yield each stream with its job."""
     for path in folder.parent.glob("*.prterun-*"):
         if path.name.startswith(folder.name) and (found := _FILE.fullmatch(path.name[len(folder.name) :])):
-            yield found["job"], Stream(int(found["rank"]), f"std{found['name']}", path, "", 0.0, None)
+            yield found["job"], Stream(int(found["rank"]), f"std{found['name']}", path)
 
 
 def _newest(found: Iterable[tuple[str, Stream]]) -> list[Stream]:

@@ -91,8 +91,8 @@ def _about(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
         "state": _state, "start": _start, "duration": _duration, "command": _command, "hosts": _hosts,
         "versions": _versions,
     }  # fmt: skip
-    told = {name: [text(run) for run in runs] for name, text in rows.items()}
-    return [(name, texts) for name, texts in told.items() if any(texts)]
+    texts_of = {name: [text(run) for run in runs] for name, text in rows.items()}
+    return [(name, texts) for name, texts in texts_of.items() if any(texts)]
 
 
 def _state(run: Run) -> str:

@@ -78,7 +78,7 @@ def test_output_that_an_agent_writes_late_is_read(tmp_path: Path) -> None:
     looks = iter([False])
     agent = threading.Thread(target=write_late)
     agent.start()
-    stream = Stream(0, "stdout", path, "", 0.0, None)
+    stream = Stream(0, "stdout", path)
     lines = [line.text for line in follow(lambda: next(looks, True), lambda: [stream], is_written.is_set) if line]
     agent.join()
     assert lines == ["first", "last"]
@@ -95,7 +95,7 @@ def test_a_file_that_is_moved_aside_after_it_was_found_ends_nothing(tmp_path: Pa
         def stat(self, **_: bool) -> os.stat_result:
             return stays.stat()
 
-    streams = [Stream(0, "stdout", stays, "", 0.0, None), Stream(1, "stdout", Moved(tmp_path, "moved"), "", 0.0, None)]
+    streams = [Stream(0, "stdout", stays), Stream(1, "stdout", Moved(tmp_path, "moved"))]
     looks = iter([False, True])
     assert [line.text for line in follow(lambda: next(looks), lambda: streams) if line] == ["first"]
     assert [line.text for line in read(streams)] == ["first"]
