@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request
-    from unilaunch.look.logs.lines import LogLine
+    from unilaunch.look.lines import LogLine
     from unilaunch.monitor.inbox import RankState
     from unilaunch.rank.current import init
     from unilaunch.spec.hostfile import HostfileError
@@ -70,7 +70,7 @@ _NAMES = {
     "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
     "launchers.mpirun": "Mpirun Request",
-    "look.logs.lines": "LogLine",
+    "look.lines": "LogLine",
     "interfaces.model": "Framework Model Session",
     "monitor.inbox": "RankState",
     "folder.failure": "Cause Failure",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish
-from unilaunch.look.logs import show
-from unilaunch.look.logs.lines import LogLine
-from unilaunch.look.logs.merging import FoldedLine
+from unilaunch.look import logs
+from unilaunch.look.lines import LogLine
+from unilaunch.look.logs import FoldedLine
 
 SCRIPT = (
     "import os, sys, time\nrank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
@@ -135,9 +135,9 @@ def test_a_folder_that_may_not_be_read_is_one_line(words: str, closed: str, tmp_
 
 def test_on_a_terminal_only_colours_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that moves up would overwrite the lines of other ranks."""
-    monkeypatch.setattr(show, "_has_colours", lambda: True)
+    monkeypatch.setattr(logs, "_has_colours", lambda: True)
     line = LogLine(1.0, 0, "node0", "stdout", "INFO", "\x1b[1A\x1b[31mred\x1b[0m\x1b[2K\x9b2J\x07\tend")
-    assert show.as_text()(FoldedLine(line, [0])).endswith("\x1b[31mred\x1b[0m\tend\x1b[0m\n")
+    assert logs.as_text()(FoldedLine(line, [0])).endswith("\x1b[31mred\x1b[0m\tend\x1b[0m\n")
 
 
 def test_what_a_terminal_would_obey_is_not_passed_on(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
 from unilaunch import __version__
-from unilaunch.look.report.figures import POINTS, thin
+from unilaunch.look.drawing import POINTS, thin
 
 pytestmark = pytest.mark.xdist_group("report")
 

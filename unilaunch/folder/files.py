@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from errno import EINVAL
 from pathlib import Path
@@ -134,6 +135,23 @@ def move_aside(path: Path, folder: Path) -> None:
         target = folder / f"{path.name}~{copy}"
     with suppress(FileNotFoundError):
         path.rename(target)
+
+
+def read_rows(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
+    """Return the JSON objects in a file's lines, or those in its last *tail* bytes; an incomplete line is left out."""
+    try:
+        with path.open("rb") as file:
+            if tail is not None:
+                file.seek(max(0, path.stat().st_size - tail))
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(row, dict):
+                    yield row
+    except OSError:
+        return
 
 
 def last_lines(path: Path, number: int) -> list[str]:

@@ -25,9 +25,8 @@ from unilaunch.job.plan import Plan
 from unilaunch.job.restart import prepare, run
 from unilaunch.job.start import Caller
 from unilaunch.job.stop import UserSignals, noting_signals
-from unilaunch.look.logs import follow as logs_follow
-from unilaunch.look.logs.layouts import Stream, find_streams
-from unilaunch.look.logs.lines import LogLine
+from unilaunch.look import lines as log_lines
+from unilaunch.look.lines import LogLine, Stream, find_streams
 from unilaunch.monitor.inbox import Inbox, RankSeen, RankState
 from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
@@ -283,10 +282,10 @@ class Job:
         if not any(seen.run for seen in self._known().values()):
             return  # the output in the folder is of an earlier run
         if follow:
-            lines = logs_follow.follow(self._end.done, lambda: self._streams(rank))
+            lines = log_lines.follow(self._end.done, lambda: self._streams(rank))
             yield from (line for line in lines if line)
         else:
-            yield from logs_follow.read(self._streams(rank))
+            yield from log_lines.read(self._streams(rank))
 
     def _streams(self, rank: int | None) -> list[Stream]:
         return [stream for stream in find_streams(self.output_dir) if rank in {None, stream.rank}]

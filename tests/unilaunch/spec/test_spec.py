@@ -110,7 +110,7 @@ def test_own_variables_load_no_other_command() -> None:
         "import sys; from unilaunch.spec.reading import known_fields\n"
         "from unilaunch.spec.run_spec import RunSpec, read_variables\n"
         f"read_variables({environ}, RunSpec.model_fields, known_fields)\n"
-        "print('unilaunch.look.report.command' in sys.modules)"
+        "print('unilaunch.look.report' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,19 +1,24 @@
-"""Make one page from one run or two; jinja2 escapes all text that ranks have written."""
+"""`unilaunch report`: one page about a run, or about two; jinja2 escapes all text that ranks have written."""
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-import jinja2
+from pydantic import Field
 
+from unilaunch.errors import InputError, PluginError
+from unilaunch.folder.files import write_text, write_users
+from unilaunch.interfaces.command import Command
 from unilaunch.interfaces.report_layout import Plot, Value
-from unilaunch.look.logs.show import without_escapes
-from unilaunch.look.report.figures import Named, plot_chart, rank_charts, time_bars
-from unilaunch.look.report.run import RankRun, Run
-from unilaunch.look.report.series import largest_difference, span_text
+from unilaunch.look.charts import largest_difference, plot_chart, rank_charts, time_bars
+from unilaunch.look.lines import without_escapes
+from unilaunch.look.run_folder import RankRun, Run
+from unilaunch.overriding import override
+from unilaunch.spec.run_spec import Spec
 
 #: The facts that the page shows for every run.
 _FACTS = (
@@ -23,33 +28,71 @@ _FACTS = (
 _MOST_ENDS = 8  # groups of ranks with the same last lines
 
 
-def make_page(runs: Named) -> str:
+class ReportSpec(Spec):
+    """Which run to show, and where to write the page."""
+
+    positional: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: Path = Field(default=Path("log_output"), description="the output folder of a run")
+    compare: Path | None = Field(default=None, description="the output folder of another run, drawn over it")
+    output: Path | None = Field(default=None, description="the page; default: report.html in the folder")
+
+
+class ReportCommand(Command):
+    """Write one self-contained page about a run, or about two."""
+
+    help = "write a page about a run: curves, times, hosts, and the failure if any"
+    examples = (
+        "unilaunch report",
+        "unilaunch report torch_output --compare mindspore_output --output both.html",
+    )
+    spec = ReportSpec
+
+    @override
+    def run(self, options: ReportSpec) -> int:
+        page = make_page([Run(folder) for folder in (options.folder, options.compare) if folder])
+        path = options.output or options.folder / "report.html"
+        try:
+            (write_users if options.output else write_text)(path, page)
+        except OSError as error:
+            raise InputError(f"--output {path}: cannot be written: {error.strerror}") from None
+        sys.stdout.write(f"{path}\n")
+        return 0
+
+
+def make_page(runs: Sequence[Run]) -> str:
     """Return the HTML of a page.
 
     Args:
-        runs: One run, or two that are shown together; with the name of each.
+        runs: One run, or two that are shown together.
+
+    Raises:
+        PluginError: jinja2 is not installed.
     """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise PluginError(f"unilaunch report: {error}: pip install 'unilaunch[report]'") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["plain"] = without_escapes
-    plots = list(dict.fromkeys(plot for _, run in runs for plot in run.layout.plots))
+    plots = list(dict.fromkeys(plot for run in runs for plot in run.layout.plots))
     charts = [chart for plot in plots if (chart := plot_chart(plot, runs))]
-    return environment.get_template("template.html.j2").render(
+    return environment.get_template("report.html.j2").render(
         runs=runs, about=_about(runs), facts=_facts(runs), options=_options(runs), bars=time_bars(runs),
         drawings=[chart.draw() for chart in charts], rank_drawings=[chart.draw() for chart in rank_charts(runs)],
         cells=_cells, used=_used, ends=_ends, differences=_differences(runs, plots),
     )  # fmt: skip
 
 
-def _about(runs: Named) -> list[tuple[str, list[str]]]:
+def _about(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Return the rows about the runs: a name, and each run's value."""
     rows = {
         "state": _state, "start": _start, "duration": _duration, "command": _command, "hosts": _hosts,
         "versions": _versions,
     }  # fmt: skip
-    told = {name: [text(run) for _, run in runs] for name, text in rows.items()}
-    return [(name, texts) for name, texts in told.items() if any(texts)]
+    texts_of = {name: [text(run) for run in runs] for name, text in rows.items()}
+    return [(name, texts) for name, texts in texts_of.items() if any(texts)]
 
 
 def _state(run: Run) -> str:
@@ -73,7 +116,16 @@ def _start(run: Run) -> str:
 
 
 def _duration(run: Run) -> str:
-    return span_text(run.seconds) if run.seconds else ""
+    return _span(run.seconds) if run.seconds else ""
+
+
+def _span(seconds: float) -> str:
+    """Return a duration as text: "4.2 s", "3 min 5 s", "2 h 7 min"."""
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _versions(run: Run) -> str:
@@ -105,18 +157,18 @@ class Option(NamedTuple):
         return len(set(self.values)) > 1
 
 
-def _options(runs: Named) -> list[Option]:
+def _options(runs: Sequence[Run]) -> list[Option]:
     """Return every option; of two runs first those that differ."""
-    names = dict.fromkeys(name for _, run in runs for name in run.options)
-    options = [Option(name, [run.options.get(name, "") for _, run in runs]) for name in names]
+    names = dict.fromkeys(name for run in runs for name in run.options)
+    options = [Option(name, [run.options.get(name, "") for run in runs]) for name in names]
     return sorted(options, key=lambda option: not option.differs)
 
 
-def _facts(runs: Named) -> list[tuple[str, list[str]]]:
+def _facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Return the rows of the table: a name, and each run's value."""
     rows = []
-    for value in dict.fromkeys([*_FACTS, *(value for _, run in runs for value in _figures(run))]):
-        texts = [_text(value, run.facts.get(value.key)) for _, run in runs]
+    for value in dict.fromkeys([*_FACTS, *(value for run in runs for value in _figures(run))]):
+        texts = [_text(value, run.facts.get(value.key)) for run in runs]
         if any(texts):
             rows.append((value.label, texts))
     return rows
@@ -164,11 +216,11 @@ def _text(value: Value, figure: object) -> str:
     return ""
 
 
-def _differences(runs: Named, plots: Iterable[Plot]) -> list[tuple[str, str]]:
+def _differences(runs: Sequence[Run], plots: Iterable[Plot]) -> list[tuple[str, str]]:
     """Return by how much two runs differ: the name of each plot's only curve, and the largest difference."""
     if len(runs) == 1:
         return []
-    (_, first), (_, second) = runs
+    first, second = runs
     rows = []
     for value in [plot.curves[0] for plot in plots if len(plot.curves) == 1]:
         largest, common = largest_difference(first, second, value.key)

@@ -15,9 +15,8 @@ from unilaunch.folder.claim import MARKER, Marker, claim
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import write_failure
 from unilaunch.folder.folder import SOCKET
-from unilaunch.look.inspection import asking
-from unilaunch.look.inspection.status_command import StatusCommand, StatusSpec
-from unilaunch.look.report import reading
+from unilaunch.look.inspection import StatusCommand, StatusSpec, ask
+from unilaunch.look.run_folder import RankRun
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox, RankSeen, RankState
 from unilaunch.monitor.inspection import Inspection
@@ -27,13 +26,13 @@ from unilaunch.monitor.reports import keep_reports
 
 def test_a_monitor_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `launch` that is paused: the kernel accepts the connection, and no process reads the request."""
-    monkeypatch.setattr(asking, "_PATIENCE", 0.1)
+    monkeypatch.setattr("unilaunch.look.inspection._ANSWER", 0.1)
     folder = os.open(tmp_path, os.O_PATH)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
         listener.listen()
         with pytest.raises(InputError, match=r"the job's monitor does not answer within 0.1 s: if launch is paused"):
-            asking.ask(tmp_path, "/status")
+            ask(tmp_path, "/status")
     os.close(folder)
 
 
@@ -49,7 +48,7 @@ def test_a_monitor_with_too_many_requests_does_not_answer(tmp_path: Path, monkey
             caller.setblocking(False)
             error = caller.connect_ex(SOCKET)
         with pytest.raises(InputError, match="the job's monitor does not answer"):
-            asking.ask(tmp_path, "/status")
+            ask(tmp_path, "/status")
 
 
 def test_a_job_on_hosts_with_other_file_systems_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +137,7 @@ def test_how_a_job_ended_is_read_without_what_its_ranks_wrote(
     """Of a day's output that took seconds."""
     (tmp_path / "rank.0").mkdir()
     (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "end", "exit_code": 0}\n')
-    for name in ("_sizes", "_warnings", "last_lines"):
-        monkeypatch.delattr(reading, name)
+    for name in ("sizes", "warnings", "last", "usage"):
+        monkeypatch.delattr(RankRun, name)
     assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
     assert capsys.readouterr().out.startswith("done: 1 rank")

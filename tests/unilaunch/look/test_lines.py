@@ -1,13 +1,14 @@
-"""A stream's lines, with their times."""
+"""The log lines of a job, with their times, also while it still runs."""
 
+import os
+import threading
 import time
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.look.logs.layouts import Stream, read_events
-from unilaunch.look.logs.lines import Reader
+from unilaunch.look.lines import Reader, Stream, follow, read
 
 
 def _reader(folder: Path, content: bytes, name: str = "stdout", times: str = "") -> Reader:
@@ -63,6 +64,38 @@ def test_anything_can_be_read(content: bytes) -> None:
         reader.close()
 
 
-def test_events_that_are_nested_too_deeply_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text("[" * 200_000 + '\n{"phase": "end"}\n')
-    assert list(read_events(tmp_path / "events.jsonl")) == [{"phase": "end"}]
+def test_output_that_an_agent_writes_late_is_read(tmp_path: Path) -> None:
+    """The ranks record their end themselves; their last lines come through the agent."""
+    path, is_written = tmp_path / "stdout", threading.Event()
+    path.write_text("first\n")
+
+    def write_late() -> None:
+        time.sleep(1.5)
+        with path.open("a") as file:
+            file.write("last\n")
+        is_written.set()
+
+    looks = iter([False])
+    agent = threading.Thread(target=write_late)
+    agent.start()
+    stream = Stream(0, "stdout", path)
+    lines = [line.text for line in follow(lambda: next(looks, True), lambda: [stream], is_written.is_set) if line]
+    agent.join()
+    assert lines == ["first", "last"]
+
+
+def test_a_file_that_is_moved_aside_after_it_was_found_ends_nothing(tmp_path: Path) -> None:
+    """A new run moves the folder of a rank, at any moment."""
+    stays = tmp_path / "stays"
+    stays.write_text("first\n")
+
+    class Moved(type(stays)):  # type: ignore[misc]
+        """Is there when it is looked at, and not when it is opened."""
+
+        def stat(self, **_: bool) -> os.stat_result:
+            return stays.stat()
+
+    streams = [Stream(0, "stdout", stays), Stream(1, "stdout", Moved(tmp_path, "moved"))]
+    looks = iter([False, True])
+    assert [line.text for line in follow(lambda: next(looks), lambda: streams) if line] == ["first"]
+    assert [line.text for line in read(streams)] == ["first"]

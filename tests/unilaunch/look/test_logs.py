@@ -1,12 +1,16 @@
-"""Log lines of many ranks, merged, folded and chosen."""
+"""Log lines of many ranks, merged, folded and chosen; the options of `unilaunch logs`."""
 
+import time
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.look.logs.lines import LogLine
-from unilaunch.look.logs.merging import TOGETHER, choose, fold, merge
+from unilaunch.look.lines import LogLine, merge
+from unilaunch.look.logs import TOGETHER, _since, choose, fold
+
+DAY = 86400.0
 
 
 def _line(rank: int, time: float, text: str, level: str = "INFO") -> LogLine:
@@ -44,3 +48,15 @@ def test_only_what_is_asked_for_is_shown() -> None:
     lines = [_line(0, 1, "a"), _line(1, 2, "b", "WARNING"), _line(2, 3, "c", "ERROR")]
     tests = (choose("WARNING", 0.0, None), choose("DEBUG", 2.5, None), choose("DEBUG", 0.0, "b".__eq__))
     assert [[line.text for line in lines if test(line)] for test in tests] == [["b", "c"], ["c"], ["b"]]
+
+
+def test_a_time_of_day_is_the_last_one() -> None:
+    """Today's if it has passed, or else yesterday's."""
+    now = time.time()
+    for text in ("00:00", "23:59:59.9", time.strftime("%H:%M:%S", time.localtime(now))):
+        assert now - DAY - 3601 <= _since(text) <= time.time()  # 3600: the clock may have been changed
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h ago", 7200), ("1.5d", 1.5 * DAY)])
+def test_a_duration_is_counted_from_now(text: str, seconds: float) -> None:
+    assert abs(time.time() - seconds - _since(text)) < 5

@@ -11,9 +11,9 @@ from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import last_lines
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
-from unilaunch.look.report.figures import Chart, Curve
-from unilaunch.look.report.page import make_page
-from unilaunch.look.report.reading import read_run
+from unilaunch.look.drawing import Chart, Curve
+from unilaunch.look.report import make_page
+from unilaunch.look.run_folder import Run
 from unilaunch.monitor.verdict import judge
 
 HEADING = {"backend": "numpy", "world_size": 1, "seed": 12345, "versions": {"numpy": "2.1"}}
@@ -25,7 +25,7 @@ def _page(folder: Path, spec: dict[str, Any], result: dict[str, Any] | None, eve
     (folder / "spec.json").write_text(json.dumps(spec))
     if result is not None:
         (folder / "result.json").write_text(json.dumps(HEADING | result))
-    page = make_page([(folder.name, read_run(folder))])
+    page = make_page([Run(folder)])
     return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
@@ -75,7 +75,7 @@ def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "rank.0" / "stderr", 4) == ["loaded", "100% |####|", "saved", ""]
     assert last_lines(tmp_path / "rank.0" / "none", 4) == []
     (tmp_path / "spec.json").write_text("{}")
-    page = make_page([("here", read_run(tmp_path))])
+    page = make_page([Run(tmp_path)])
     assert "<pre>12:00 WARNING red</pre>" in page
     assert "<pre>12:00 WARNING red\nloaded\n100% |####|\nsaved\n</pre>" in page
 
@@ -109,11 +109,11 @@ def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
     (tmp_path / "rank.0" / "times").write_text("nan 10 2\n1e999 3 4\n5 6 7\n")
     failure = {"cause": "exception", "message": "no image in file\udce9.txt", "exit_code": 1, "rank": 0}
     (tmp_path / "rank.0" / "failure.json").write_text(json.dumps(failure))
-    run = read_run(tmp_path)
+    run = Run(tmp_path)
     assert run.ranks[0].sizes == [(5.0, 13)]
     assert run.report is not None
     assert "no image in file?.txt" in run.report.verdict
-    make_page([("one", run)])
+    make_page([run])
 
 
 def test_a_cause_of_another_version_is_read(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_cause_of_another_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "rank.0").mkdir()
     for path, content in (("rank.0/failure.json", vars(failure)), ("report.json", judge([failure]).as_json())):
         (tmp_path / path).write_text(json.dumps(content).replace('"exit"', '"eclipse"'))
-    run = read_run(tmp_path)
+    run = Run(tmp_path)
     assert run.ranks[0].failure
     assert run.ranks[0].failure.cause is Cause.UNKNOWN
     assert run.report
