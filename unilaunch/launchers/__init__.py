@@ -12,8 +12,7 @@ from functools import cache
 from unilaunch.errors import EnvironmentMismatchError, PluginError
 from unilaunch.interfaces import entry_points
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.ancestry import Ancestor, ancestors
-from unilaunch.launchers.daemon import Daemon
+from unilaunch.launchers.ancestry import Ancestor, Daemon, ancestors
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
 from unilaunch.spec.service_variables import is_of_a_service

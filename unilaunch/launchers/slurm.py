@@ -6,8 +6,7 @@ from contextlib import suppress
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe, is_number
+from unilaunch.launchers.launcher import Launcher, describe, is_number
 from unilaunch.overriding import override
 from unilaunch.record import replace
 
