@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError, PluginError
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch.launchers import openmpi, slurm
 from unilaunch.launchers.ancestry import Ancestor
 from unilaunch.spec.start_variables import KEY, MONITOR
@@ -426,7 +426,7 @@ def test_a_foreign_size_that_is_no_number_is_not_world_size_1(text: str) -> None
 
 def test_an_installation_without_launchers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a clone's is that was installed before launchers had entry points: no rank takes itself for the only one."""
-    monkeypatch.setattr(entry_points, "make_all", lambda *_: {})
+    monkeypatch.setattr(plugins, "make_all", lambda *_: {})
     launchers.known.cache_clear()
     try:
         with pytest.raises(PluginError, match=r"no launcher is installed .*: install unilaunch again"):
