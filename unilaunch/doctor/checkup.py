@@ -13,8 +13,18 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from unilaunch.doctor.diagnosis import Finding, Visit, apart, diagnose, differing
-from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
+from unilaunch.doctor.diagnosis import (
+    Finding,
+    Measured,
+    Visit,
+    apart,
+    diagnose,
+    differing,
+    find_slow,
+    healthy,
+    read_measured,
+    table,
+)
 from unilaunch.errors import InputError
 from unilaunch.folder.files import write_users
 from unilaunch.job.find import find_mpirun
