@@ -30,7 +30,7 @@ Pair = tuple[str, str]
 K = TypeVar("K")
 
 
-class Visit(Record):
+class HostFacts(Record):
     """What one host has told.
 
     Attributes:
@@ -62,7 +62,7 @@ class Finding(Record):
     hosts: tuple[str, ...] = ()
 
 
-def diagnose(visits: Sequence[Visit]) -> list[Finding]:
+def diagnose(visits: Sequence[HostFacts]) -> list[Finding]:
     """Return everything that is wrong or differs."""
     told = {visit.host: visit for visit in visits if visit.facts}
     return [
@@ -95,7 +95,7 @@ def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
         yield from differing(versions, name, fix)
 
 
-def _host(visit: Visit) -> Iterator[Finding]:
+def _host(visit: HostFacts) -> Iterator[Finding]:
     facts, host = visit.facts, visit.host
     for fault in facts["faults"]:
         yield Finding(f"{host}: {fault}", hosts=(host,))
@@ -121,7 +121,7 @@ def _host(visit: Visit) -> Iterator[Finding]:
         yield Finding(f"{host}: its clock is {visit.skew:+.1f} s off: start ntp or chrony there", stops=False)
 
 
-def _names(told: Mapping[str, Visit]) -> Iterator[Finding]:
+def _names(told: Mapping[str, HostFacts]) -> Iterator[Finding]:
     names = Counter(visit.named for visit in told.values() if visit.named)
     for name, number in names.items():
         if number > 1:
@@ -129,7 +129,7 @@ def _names(told: Mapping[str, Visit]) -> Iterator[Finding]:
             yield Finding(f"{hosts} all call themselves {name}: give each host a name of its own", stops=False)
 
 
-def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
+def _folder(told: Mapping[str, HostFacts]) -> Iterator[Finding]:
     alone = [host for host, visit in told.items() if not visit.facts["shares_folder"]]
     if alone:
         yield Finding(
@@ -139,7 +139,7 @@ def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
         )
 
 
-def _disks(told: Mapping[str, Visit]) -> Iterator[Finding]:
+def _disks(told: Mapping[str, HostFacts]) -> Iterator[Finding]:
     hosts_of: dict[tuple[str, ...], list[str]] = {}
     for host, visit in told.items():
         hosts_of.setdefault(tuple(visit.facts.get("full", ())), []).append(host)
@@ -152,7 +152,7 @@ def _disks(told: Mapping[str, Visit]) -> Iterator[Finding]:
             )
 
 
-def apart(pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
+def unconnected(pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
     """Give the hosts that cannot connect to others, the one with most others first.
 
     Args:

@@ -67,7 +67,7 @@ class Launcher(ABC):
         """Return the variables that it has set in *environ*, and that could be taken for the user's choice."""
         return ()
 
-    def beside(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
+    def mpirun_variables(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
         """Return what an mpirun must find in the environment to start where this launcher has started its shell."""
         return {}
 
@@ -157,8 +157,20 @@ def evidence(environ: Mapping[str, str], *names: str) -> dict[str, str]:
 def describe(
     environ: Mapping[str, str], title: str, names: Sequence[str], used: Sequence[str] = (), **more: Any
 ) -> LauncherInfo:
-    """Return what the variables *names* say: rank, size and, if they are named too, local rank and local size."""
+    """Return what the variables *names* say: rank, size and, if they are named too, local rank and local size.
+
+    Args:
+        environ: The process's environment.
+        title: The launcher's name.
+        names: The variables with the numbers, in that order.
+        used: Other variables that were read.
+        more: Other fields of `LauncherInfo`. An empty address in `rank_0_hosts` is left out.
+
+    Raises:
+        EnvironmentMismatchError: One of *names* is missing or invalid.
+    """
     rank, size, *local = read_numbers(environ, title, names).values()
     local_rank, local_size = [*local, None, None][:2]
     told: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
+    told["rank_0_hosts"] = tuple(filter(None, more.get("rank_0_hosts", ())))
     return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **told)

@@ -33,7 +33,7 @@ class Msrun(Launcher):
             environ, self.title, (rank, SIZE), (ROLE, ADDRESS, PORT),
             run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
-            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+            rank_0_hosts=[environ.get(ADDRESS, "")],
         )  # fmt: skip
 
     @override

@@ -45,7 +45,7 @@ class Pet(Launcher):
             run_id=f"pet-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
             patient=True,  # the kubelet waits for terminationGracePeriodSeconds
-            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+            rank_0_hosts=[environ.get(ADDRESS, "")],
         )  # fmt: skip
 
     @override

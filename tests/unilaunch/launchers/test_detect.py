@@ -447,10 +447,10 @@ def test_a_shell_of_srun_starts_other_steps() -> None:
     """Mpirun's own srun must not wait for the processors that the step holds."""
     step = _captured("slurm-22.05-one-node")
     slurm = launchers.known()["slurm"]
-    assert slurm.beside(step) == {"SLURM_OVERLAP": "1"}
+    assert slurm.mpirun_variables(step) == {"SLURM_OVERLAP": "1"}
     for other in ({"SLURM_OVERLAP": "0"}, {"SLURM_STEP_ID": "4294967290"}):
-        assert slurm.beside(step | other) == {}
-    assert slurm.beside({}) == {}
+        assert slurm.mpirun_variables(step | other) == {}
+    assert slurm.mpirun_variables({}) == {}
 
 
 def test_a_role_that_is_left_in_the_shell_makes_no_helper() -> None:
