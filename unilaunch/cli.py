@@ -16,7 +16,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch.errors import InputError, LauncherError, OutputError, SpecError, UnilaunchError, say, say_warning
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch.spec.start_variables import SPEC
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
     from unilaunch.agent.under_launcher import supervise
 
     if SPEC in environ:
-        entry_points.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
+        plugins.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
     return supervise(environ, partial(_run, arguments, started))
 
 
@@ -228,8 +228,6 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    from unilaunch.interfaces import plugins
-
     warnings.showwarning = say_warning
     given = _parsed(arguments)
     command = plugins.commands()[given.pop("command")]

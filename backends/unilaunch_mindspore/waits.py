@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from unilaunch.errors import say
-from unilaunch.interfaces.waits import Waits, measured
+from unilaunch.interfaces.backend import Waits, measured
 
 #: Number of collectives in a row that are measured, out of how many.
 STRETCH, PERIOD = 40, 1600

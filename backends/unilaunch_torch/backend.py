@@ -9,9 +9,16 @@ from types import ModuleType
 from typing import Any
 
 from unilaunch.errors import PlacementError, RendezvousError
-from unilaunch.interfaces.backend import Backend, Collectives, Group, Peers, Placement, Rendezvous
-from unilaunch.interfaces.collectives import TensorCollectives
-from unilaunch.interfaces.waits import Waits
+from unilaunch.interfaces.backend import (
+    Backend,
+    Collectives,
+    Group,
+    Peers,
+    Placement,
+    Rendezvous,
+    TensorCollectives,
+    Waits,
+)
 from unilaunch.interfaces.world import World
 from unilaunch.overriding import override
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from unilaunch.errors import say
-from unilaunch.interfaces.waits import Waits, measured
+from unilaunch.interfaces.backend import Waits, measured
 
 #: Number of DDP's steps in a row that are measured, and the seconds from the first of them to the next such row.
 STRETCH, PERIOD = 10, 0.5

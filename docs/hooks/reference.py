@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import unilaunch
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.spec.grammar import CORE, Parser, Switch, make_parser, model_options
 from unilaunch.spec.help_texts import EXAMPLES, HELP, STARTS
 
@@ -81,7 +81,7 @@ def _options() -> Iterator[str]:
     for title, options in {**first, "every target": common, **of_models}.items():
         yield f"## {_sentence(title).rstrip('.')}\n"
         yield from _table(_rows(options))
-    for kind in entry_points.names(entry_points.JOB_FILES):
+    for kind in plugins.names(plugins.JOB_FILES):
         yield f"## Options of --emit {kind}\n"
         yield from _table(_rows(_own(make_parser("launch", ["--emit", kind])[1]["launch"], kind)))
 

@@ -18,8 +18,7 @@ import torch
 import torch.distributed
 
 from unilaunch.errors import PlacementError
-from unilaunch.interfaces.backend import Peers, Placement, Rendezvous
-from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.backend import Peers, Placement, Rendezvous, TensorCollectives
 from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member
 from unilaunch_graph.torch import loading

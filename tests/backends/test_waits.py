@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import distributed
 
-from unilaunch.interfaces.waits import measured
+from unilaunch.interfaces.backend import measured
 from unilaunch_torch import waits
 from unilaunch_torch.waits import Sampling, measure_waits, returns_at_once
 

@@ -20,7 +20,7 @@ import pytest
 from jobs.mpirun import BACKEND, NUMPY, NUMPY_BACKEND, finish
 from jobs.test_docs import _commands as commands_of_the_tables
 from unilaunch.cli import main
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch.machine.variables import STAYING
 
 pytestmark = pytest.mark.xdist_group("pages")  # they share a folder
@@ -110,13 +110,13 @@ def _call(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.syspath_prepend(str(NUMPY_BACKEND))
-    monkeypatch.setattr(entry_points, "_table", {})  # another test of this process may have read it
-    entry_points.make_all.cache_clear()
+    monkeypatch.setattr(plugins, "_table", {})  # another test of this process may have read it
+    plugins.make_all.cache_clear()
     monkeypatch.chdir(folder)
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:
         main()
-    entry_points.make_all.cache_clear()
+    plugins.make_all.cache_clear()
     return int(ended.value.code or 0), said.getvalue()
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 import unilaunch
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 
 HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
 
@@ -66,10 +66,10 @@ def test_exceptions_and_base_classes_are_public() -> None:
     assert errors <= set(unilaunch.__all__)
     assert len(errors) > 14
     public = tuple(getattr(unilaunch, name) for name in ("Backend", "Command", "JobFile", "Launcher", "Model"))
-    groups = (entry_points.BACKENDS, entry_points.COMMANDS, entry_points.JOB_FILES, entry_points.LAUNCHERS,
-              entry_points.MODELS)  # fmt: skip
+    groups = (plugins.BACKENDS, plugins.COMMANDS, plugins.JOB_FILES, plugins.LAUNCHERS,
+              plugins.MODELS)  # fmt: skip
     for group, base in zip(groups, public, strict=True):
-        assert all(isinstance(one, base) for one in entry_points.make_all(group, "plug-in").values())
+        assert all(isinstance(one, base) for one in plugins.make_all(group, "plug-in").values())
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["partition", "--help"], ["--version"]])

@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Backend
 from unilaunch.machine.devices import visible_devices
 from unilaunch.rank.framework_env import THREADS
@@ -35,7 +35,7 @@ def preload_likely(text: str, environ: Mapping[str, str]) -> dict[str, str] | No
         text: The target, as `launch` got it.
         environ: The process's environment.
     """
-    models = entry_points.names(entry_points.MODELS)
+    models = plugins.names(plugins.MODELS)
     if text in models:
         return None
     target = read_target(text, models)

@@ -13,8 +13,18 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from unilaunch.doctor.diagnosis import Finding, Visit, apart, diagnose, differing
-from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
+from unilaunch.doctor.diagnosis import (
+    Finding,
+    HostFacts,
+    Measured,
+    diagnose,
+    differing,
+    find_slow,
+    healthy,
+    read_measured,
+    table,
+    unconnected,
+)
 from unilaunch.errors import InputError
 from unilaunch.folder.files import write_users
 from unilaunch.job.choice import find_mpirun
@@ -114,7 +124,7 @@ class _Answer(Record):
         measured: The measurements; None if some or all are missing.
     """
 
-    visits: list[Visit]
+    visits: list[HostFacts]
     findings: list[Finding]
     summary: str
     measured: Measured | None
@@ -149,7 +159,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: Doctor
     answer = _judge(inbox, hosts, arrived, said)
     answer.findings.extend(diagnose(answer.visits))
     if late and not any(finding.stops for finding in answer.findings):
-        answer.findings.append(_late(inbox, hosts, seconds))
+        answer.findings.append(_why_unfinished(inbox, hosts, seconds))
     return answer
 
 
@@ -157,7 +167,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: Doctor
 def _token() -> Iterator[Path]:
     """Make a file in this folder, by which a host that shares the folder is known; remove it at the end of the block.
 
-    If nothing can be written here, give a folder that every host has: then it is not known.
+    If this folder cannot be written, yield "/", which every host has: no host is then said to lack the folder.
     """
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     try:
@@ -198,12 +208,12 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
     visits, findings = [], []
     for host in hosts:
         if host.name not in ranks:
-            visits.append(Visit(host.name, host.slots, {}))
+            visits.append(HostFacts(host.name, host.slots, {}))
             continue
         rank = ranks[host.name]
         facts = told[rank]["facts"]
         skew = float(facts["time"]) - arrived.get(rank, float(facts["time"]))
-        visits.append(Visit(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
+        visits.append(HostFacts(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
     silent = tuple(visit.host for visit in visits if not visit.facts)
     if silent:
         first = "; ".join(said[:3]) or "mpirun says nothing"
@@ -211,7 +221,7 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
     refused = [
         Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in told.values() if "refused" in one)
     ]
-    findings += refused or apart(
+    findings += refused or unconnected(
         [
             (of_rank[rank], of_rank[other])
             for rank in of_rank
@@ -244,7 +254,7 @@ def _host_of_each(inbox: Inbox, hosts: Sequence[Host]) -> dict[int, str]:
     return found
 
 
-def _late(inbox: Inbox, hosts: Sequence[Host], seconds: float) -> Finding:
+def _why_unfinished(inbox: Inbox, hosts: Sequence[Host], seconds: float) -> Finding:
     """Return why mpirun had to be ended after *seconds*: what the ranks had not done yet."""
     told, of_rank = _told(inbox), _host_of_each(inbox, hosts)
     if not all("meeting" in answer for answer in told.values()):
@@ -263,7 +273,7 @@ def _late(inbox: Inbox, hosts: Sequence[Host], seconds: float) -> Finding:
     )
 
 
-def _summary(visits: Sequence[Visit], met: Sequence[Mapping[str, str]]) -> str:
+def _summary(visits: Sequence[HostFacts], met: Sequence[Mapping[str, str]]) -> str:
     facts = next((visit.facts for visit in visits if visit.facts), None)
     if not facts:
         return ""

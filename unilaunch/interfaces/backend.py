@@ -1,13 +1,17 @@
-"""The interfaces of a framework and of a transport: `Backend`, `Collectives`, `Peers`. The core uses nothing else."""
+"""The interfaces of a framework and of a transport: `Backend`, `Collectives`, `Peers`. The core uses nothing else.
+
+At the end stands what the backends of PyTorch and of MindSpore share.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from socket import socket
+from time import perf_counter
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from unilaunch.errors import PlacementError
-from unilaunch.interfaces.waits import Waits
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
@@ -144,6 +148,23 @@ class Group(Record):
     broadcast: Callable[[str, float], str] | None = None
 
 
+class Waits(Protocol):
+    """Is told of a rank's waits for other ranks. Each method takes a microsecond."""
+
+    def begin_wait(self) -> None:
+        """Note that a wait begins: what the rank writes while it waits is no progress."""
+
+    def end_wait(self, seconds: float | None) -> None:
+        """Note that a wait has ended.
+
+        Args:
+            seconds: How long it took; None if that was not measured.
+        """
+
+    def drop_wait(self) -> None:
+        """Note that a wait has failed."""
+
+
 class Backend(ABC):
     """A framework: its devices, and the communication between its ranks."""
 
@@ -257,3 +278,80 @@ class Backend(ABC):
         the value of the function.
         """
         return None
+
+
+class TensorCollectives(Collectives):
+    """The default group of a framework: NCCL on cuda, HCCL on npu, and torch's gloo on cpu.
+
+    Args:
+        functions: The module with the collective functions: `torch.distributed` or `mindspore.mint.distributed`.
+    """
+
+    def __init__(self, functions: Any) -> None:
+        self.functions = functions
+
+    @override
+    def all_reduce(self, buffer: Any) -> None:
+        self.functions.all_reduce(buffer)
+
+    @override
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        counts = list(receive_counts), list(send_counts)
+        return _Started(self.functions.all_to_all_single(receive, send, *counts, async_op=True))
+
+    @override
+    def broadcast(self, buffer: Any, root: int) -> None:
+        self.functions.broadcast(buffer, root)
+
+    @override
+    def barrier(self) -> None:
+        self.functions.barrier()
+
+
+class _Started(Exchange):
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    @override
+    def progress(self) -> None:
+        """Do nothing: a framework's communication advances without calls."""
+
+    @override
+    def wait(self) -> None:
+        self.handle.wait()
+
+
+def measured(
+    native: Callable[..., Any],
+    waits: Waits,
+    is_sampled: Callable[[], bool],
+    empty_queue: Callable[[], None] = lambda: None,
+) -> Callable[..., Any]:
+    """Return a method that does what *native* does, and tells *waits* how long that took.
+
+    Args:
+        native: The framework's method, which waits for other ranks.
+        waits: Told of each call.
+        is_sampled: Asked before each call whether it is measured.
+        empty_queue: Called before and after a call that is measured; it waits for the operations that are queued.
+    """
+
+    @wraps(native)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True  # a failure in it shows the program's lines
+        is_measured = is_sampled()
+        if is_measured:
+            empty_queue()
+        waits.begin_wait()
+        begin = perf_counter()
+        try:
+            result = native(self, *args, **options)
+            if is_measured:
+                empty_queue()
+        except BaseException:
+            waits.drop_wait()
+            raise
+        waits.end_wait(perf_counter() - begin if is_measured else None)
+        return result
+
+    return call

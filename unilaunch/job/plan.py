@@ -231,7 +231,7 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
 
 def _beside(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what mpirun must find where another launcher has started this shell."""
-    return {name: value for one in known().values() for name, value in one.beside(environ).items()}
+    return {name: value for one in known().values() for name, value in one.mpirun_variables(environ).items()}
 
 
 def _may_oversubscribe(mpi: MpiSpec) -> bool:

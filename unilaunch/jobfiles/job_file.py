@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.spec.habits import Habit
 from unilaunch.spec.launch_spec import LaunchSpec
@@ -76,7 +76,7 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
         SpecError: An option is wrong, or the plan cannot be written in this form.
         PluginError: There is no such form, or no such model or backend.
     """
-    form: JobFile = entry_points.make(entry_points.JOB_FILES, "job file", kind)
+    form: JobFile = plugins.make(plugins.JOB_FILES, "job file", kind)
     options = validate(form.options, given.get("job_file", {}), {})
     machine = form.machine(options)
     task = read_task(LaunchSpec, {name: given[name] for name in given if name != "job_file"}, environ, machine)

@@ -13,7 +13,6 @@ from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.job.choice import launch_line
 from unilaunch.job.plan import Plan
 from unilaunch.jobfiles import kubernetes as k8s
-from unilaunch.jobfiles.job_file import spec_json
 from unilaunch.overriding import override
 from unilaunch.spec.habits import Habit, Same
 from unilaunch.spec.launch_spec import LaunchSpec
@@ -63,18 +62,18 @@ class JobSet(k8s.PodFile):
 
     @override
     def lines(self, plan: Plan, options: JobSetSpec) -> Iterator[str]:
-        pods = Pods(plan, options, options.ranks_per_pod, _JOB, "rank")
+        pods = Pods("jobset", plan, options, options.ranks_per_pod, _JOB, "rank")
         whole = {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
-            "metadata": k8s.metadata(plan, options, annotations={"unilaunch/spec": spec_json(plan)}),
+            "metadata": pods.metadata_with_spec(),
             "spec": {
                 "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                 **pods.failure_policy(),
                 "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": pods.sized_job()}}],
             },
         }
-        yield from k8s.manifest("jobset", plan, options, [whole], pods.own_keys())
+        yield from pods.lines([whole], pods.own_keys())
 
 
 def complete(kind: str, task: Task[LaunchSpec], options: k8s.PodSpec, each: int) -> Task[LaunchSpec]:
@@ -98,23 +97,19 @@ def complete(kind: str, task: Task[LaunchSpec], options: k8s.PodSpec, each: int)
         raise SpecError(f"--emit {kind}: no mpirun starts the ranks: leave out {', '.join(named)}")
     own = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", KEY) if each == 1 else (SECRET,)
     k8s.refuse_variables(spec, own=(k8s.JOB_ID, *own))
-    return k8s.share_cores(k8s.go_on(task, options), options, each)
+    return k8s.share_cores(k8s.resume_at_restart(task, options), options, each)
 
 
 @dataclass(frozen=True)
-class Pods:
+class Pods(k8s.Manifest):
     """The pods of a job of a JobSet: each is a rank, or a node whose ranks one `launch` starts.
 
     Attributes:
-        plan: The job.
-        options: What a pod is made of.
         each: Ranks of a pod.
         job: The name of the job in its JobSet.
         container: The name of the container in each pod.
     """
 
-    plan: Plan
-    options: k8s.PodSpec
     each: int
     job: str
     container: str
@@ -135,16 +130,15 @@ class Pods:
 
     def job_spec(self) -> dict[str, Any]:
         """Return the spec of the job, without the number of its pods."""
-        plan, options = self.plan, self.options
         words, variables = self._as_rank() if self.each == 1 else self._as_node()
-        known = [*variables, k8s.from_field(k8s.JOB_ID, _UID), *k8s.variables(plan, options)]
+        known = [*variables, k8s.from_field(k8s.JOB_ID, _UID), *self.variables()]
         container = {"name": self.container, "command": k8s.command(words), "env": known}
-        group = {"securityContext": {"fsGroup": k8s.USER}} if options.volume else {}
-        pods = {"restartPolicy": "Never", **group, **k8s.pod(plan, options, container, ranks=self.each)}
+        group = {"securityContext": {"fsGroup": k8s.USER}} if self.options.volume else {}
+        pods = {"restartPolicy": "Never", **group, **self.pod(container, ranks=self.each)}
         return {
             "completionMode": "Indexed",
             "backoffLimit": 0,
-            **({"podFailurePolicy": {"rules": _INTERRUPTIONS}} if plan.task.spec.max_restarts else {}),
+            **({"podFailurePolicy": {"rules": _INTERRUPTIONS}} if self.plan.task.spec.max_restarts else {}),
             "template": {"spec": pods},
         }
 
@@ -155,8 +149,7 @@ class Pods:
     @property
     def _address(self) -> str:
         """The name of the first pod: JobSet names its pods, and the service, so."""
-        name = k8s.name_of(self.plan, self.options)
-        return f"{name}-{self.job}-0-0.{name}"
+        return f"{self.name}-{self.job}-0-0.{self.name}"
 
     def _as_rank(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
         """Return the command of a pod that is a rank, and its variables."""
@@ -165,7 +158,7 @@ class Pods:
             {"name": "WORLD_SIZE", "value": str(len(self.plan.rows))},
             {"name": "MASTER_ADDR", "value": self._address},
             {"name": "MASTER_PORT", "value": str(_PORT)},
-            k8s.from_secret(self.plan, self.options, KEY, _RENDEZVOUS),
+            self.from_secret(KEY, _RENDEZVOUS),
         ]
 
     def _as_node(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
@@ -175,4 +168,4 @@ class Pods:
         if self.number == 1:
             return launch_line(program, fields), []
         fields |= {"nnodes": self.number, "master_addr": self._address, "master_port": _PORT}
-        return launch_line(program, fields), [k8s.from_secret(self.plan, self.options, SECRET, _RENDEZVOUS)]
+        return launch_line(program, fields), [self.from_secret(SECRET, _RENDEZVOUS)]

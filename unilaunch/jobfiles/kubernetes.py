@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from unilaunch.errors import SpecError
 from unilaunch.job.plan import Plan
-from unilaunch.jobfiles.job_file import JobFile
+from unilaunch.jobfiles.job_file import JobFile, spec_json
 from unilaunch.launchers.mpirun import reference
 from unilaunch.overriding import override
 from unilaunch.record import replace
@@ -109,7 +110,9 @@ def refuse_variables(spec: LaunchSpec, own: Sequence[str] = (JOB_ID,)) -> None:
         raise SpecError(f"-x {taken[0]}: the manifest gives each pod its own: leave it out")
 
 
-def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)) -> Task[LaunchSpec]:
+def resume_at_restart(
+    task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)
+) -> Task[LaunchSpec]:
     """Return the task as it is when the engine starts the job again: a model goes on from its newest checkpoint.
 
     The first start finds no checkpoint, and begins at the beginning. Where a script keeps its own is not known.
@@ -142,42 +145,132 @@ def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{d
     return replace(task, options=task.model.again(task.options, fewer_ranks=False))
 
 
-def pod(plan: Plan, options: PodSpec, container: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    """Return the spec of a pod, as fields.
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest of one job: its objects have one name, and their pods have the same parts.
 
-    Args:
+    Attributes:
+        kind: As `--emit` calls it.
         plan: What to start.
-        options: What it is made of.
-        container: What its container has beside that.
-        ranks: Ranks of the pod; 0 for one that only starts the others.
+        options: What a pod is made of.
     """
-    limits: dict[str, str | int] = {}
-    kind = plan.rows[0].device.partition(":")[0]
-    if ranks:
-        limits |= {"cpu": str(options.cpus)} if options.cpus else {}
-        limits |= {"memory": options.memory} if options.memory else {}
-        limits |= {DEVICES[kind]: ranks} if kind in DEVICES else {}
+
+    kind: str
+    plan: Plan
+    options: PodSpec
+
+    @property
+    def name(self) -> str:
+        """The job's name, as Kubernetes takes it: lower-case letters, digits and dashes.
+
+        Of a long path it is the end, and a digest of the whole: scripts of one folder, and of one name, have their own.
+        """
+        if self.options.name:
+            return self.options.name
+        text = self.plan.task.target.name
+        name = re.sub(r"[^a-z0-9]", "-", text.lower()).strip("-")
+        if len(name) > _LONGEST:
+            digest = sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
+            name = f"{name[-(_LONGEST - 7) :].strip('-')}-{digest}"
+        return f"unilaunch-{name or 'job'}"
+
+    def metadata(self, **more: Any) -> dict[str, Any]:
+        """Return the metadata of an object of the job."""
+        place = {"namespace": self.options.namespace} if self.options.namespace else {}
+        return {"name": self.name, **place, **more}
+
+    def metadata_with_spec(self) -> dict[str, Any]:
+        """Return the metadata of the object that a user looks at: it has the spec of the job."""
+        return self.metadata(annotations={"unilaunch/spec": spec_json(self.plan)})
+
+    def from_secret(self, name: str, key: str) -> dict[str, Any]:
+        """Return a variable whose value is in the job's Secret, which has the job's name."""
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": self.name, "key": key}}}
+
+    def secrets(self) -> list[dict[str, Any]]:
+        """Return the variables with the user's secret values, which come from the Secret."""
+        return [self.from_secret(name, name) for name in self.plan.request.secret_names]
+
+    def variables(self) -> list[dict[str, Any]]:
+        """Return the variables of `-x NAME=VALUE`, and those with secret values."""
+        hidden = self.plan.request.secret_names
+        texts = [text.partition("=") for text in self.plan.request.mpi.export]
+        plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
+                 if equals and name not in hidden]  # fmt: skip
+        return [*plain, *self.secrets()]
+
+    def pod(self, container: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+        """Return the spec of a pod.
+
+        Args:
+            container: What its container has, beside the image and what the options add.
+            ranks: Ranks of the pod; 0 for one that only starts the others.
+        """
+        options, limits = self.options, dict[str, str | int]()
+        kind = self.plan.rows[0].device.partition(":")[0]
+        if ranks:
+            limits |= {"cpu": str(options.cpus)} if options.cpus else {}
+            limits |= {"memory": options.memory} if options.memory else {}
+            limits |= {DEVICES[kind]: ranks} if kind in DEVICES else {}
+        mounts, volumes = _volumes(options)
+        if ranks:  # a container's own has 64 MB, too little for MPI's and a loader's shared memory
+            mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+            volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        whole = {"image": options.image, **container, **({"resources": {"limits": limits}} if limits else {})}
+        return {
+            "terminationGracePeriodSeconds": math.ceil(self.plan.task.spec.grace) + _FAREWELL,
+            "containers": [whole | ({"volumeMounts": mounts} if mounts else {})],
+            **({"volumes": volumes} if volumes else {}),
+        }
+
+    def lines(self, documents: Sequence[Mapping[str, Any]], own_keys: Mapping[str, str] = {}) -> Iterator[str]:
+        """Give the lines of the file.
+
+        Args:
+            documents: The objects.
+            own_keys: What the Secret must hold beside the secrets among the variables: each key, and a shell's word for
+                its value.
+        """
+        options = self.options
+        yield f"# Written by unilaunch launch --emit {self.kind}: kubectl create -f FILE"
+        if options.image == IMAGE:
+            yield f"# Put an image that has unilaunch in it in place of {IMAGE}, or add --image."
+        # A key may have a dot, and a shell's variable may not.
+        hidden = {name: f'"${{{name.replace(".", "_")}:?}}"' for name in self.plan.request.secret_names}
+        if keys := {**own_keys, **hidden}:
+            values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
+            place = f" -n {options.namespace}" if options.namespace else ""
+            make = f"kubectl create secret generic {self.name}{place} {values} --dry-run=client -o yaml"
+            yield f"# Before the first start, and when a name is added: {make} | kubectl apply -f -"
+        patched = _patched(documents, options.patch) if options.patch else documents
+        yield "---\n".join(
+            yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in patched
+        ).rstrip()
+
+
+def _volumes(options: PodSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return where a container has the user's volumes, and the volumes.
+
+    Raises:
+        SpecError: Two are mounted at one place.
+    """
     parts = [volume.partition(":") for volume in options.volume]
     places = Counter(["/dev/shm", *(folder.rstrip("/") for _, _, folder in parts)])  # noqa: S108
     if twice := [place for place, number in places.items() if number > 1]:
         raise SpecError(f"--volume: {twice[0]} is mounted twice: give each volume a folder of its own")
     names = {claim: f"claim-{number}" for number, claim in enumerate(dict.fromkeys(claim for claim, _, _ in parts))}
     mounts = [{"name": names[claim], "mountPath": folder} for claim, _, folder in parts]
-    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()]
-    if ranks:  # a container's own has 64 MB, too little for MPI's and a loader's shared memory
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    whole = {"image": options.image, **container, **({"resources": {"limits": limits}} if limits else {})}
-    return {
-        "terminationGracePeriodSeconds": math.ceil(plan.task.spec.grace) + _FAREWELL,
-        "containers": [whole | ({"volumeMounts": mounts} if mounts else {})],
-        **({"volumes": volumes} if volumes else {}),
-    }
+    return mounts, [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()]
 
 
 def command(words: Sequence[str]) -> list[str]:
     """Return a container's command, which Kubernetes leaves as it is."""
     return [_unexpanded(word) for word in words]
+
+
+def from_field(name: str, path: str) -> dict[str, Any]:
+    """Return a variable whose value is a field of its pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _unexpanded(text: str) -> str:
@@ -192,73 +285,6 @@ def _unexpanded(text: str) -> str:
         raise SpecError(f"{text!r}: not UTF-8, and a manifest holds nothing else: write it in UTF-8")
     name = re.escape(reference("NAME")).replace("NAME", "(.*?)")
     return re.sub(name, r"$(\1)", text.replace("$", "$$"))
-
-
-def from_field(name: str, path: str) -> dict[str, Any]:
-    """Return a variable whose value is a field of its pod."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def from_secret(plan: Plan, options: PodSpec, name: str, key: str) -> dict[str, Any]:
-    """Return a variable whose value is in the job's Secret, which has the job's name."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": name_of(plan, options), "key": key}}}
-
-
-def variables(plan: Plan, options: PodSpec) -> list[dict[str, Any]]:
-    """Return the variables of `-x NAME=VALUE`, and those for secret values, which come from the Secret."""
-    hidden = plan.request.secret_names
-    texts = [text.partition("=") for text in plan.request.mpi.export]
-    plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
-             if equals and name not in hidden]  # fmt: skip
-    return [*plain, *(from_secret(plan, options, name, name) for name in hidden)]
-
-
-def name_of(plan: Plan, options: PodSpec) -> str:
-    """Return the job's name, as Kubernetes takes it: lower-case letters, digits and dashes.
-
-    Of a long path it is the end, and a digest of the whole: scripts of one folder, and of one name, have their own.
-    """
-    if options.name:
-        return options.name
-    text = plan.task.target.name
-    name = re.sub(r"[^a-z0-9]", "-", text.lower()).strip("-")
-    if len(name) > _LONGEST:
-        name = f"{name[-(_LONGEST - 7) :].strip('-')}-{sha256(text.encode(errors='surrogateescape')).hexdigest()[:6]}"
-    return f"unilaunch-{name or 'job'}"
-
-
-def metadata(plan: Plan, options: PodSpec, **more: Any) -> dict[str, Any]:
-    """Return the metadata of an object of the job."""
-    place = {"namespace": options.namespace} if options.namespace else {}
-    return {"name": name_of(plan, options), **place, **more}
-
-
-def manifest(
-    kind: str, plan: Plan, options: PodSpec, documents: Sequence[Mapping[str, Any]], own_keys: Mapping[str, str] = {}
-) -> Iterator[str]:
-    """Give the lines of a file.
-
-    Args:
-        kind: As `--emit` calls it.
-        plan: The job.
-        options: What a pod is made of.
-        documents: The objects.
-        own_keys: What the Secret must hold beside the secrets among the variables: each key, and a shell's word for its
-            value.
-    """
-    yield f"# Written by unilaunch launch --emit {kind}: kubectl create -f FILE"
-    if options.image == IMAGE:
-        yield f"# Put an image that has unilaunch in it in place of {IMAGE}, or add --image."
-    # A key may have a dot, and a shell's variable may not.
-    hidden = {name: f'"${{{name.replace(".", "_")}:?}}"' for name in plan.request.secret_names}
-    keys = {**own_keys, **hidden}
-    if keys:
-        values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
-        name, place = name_of(plan, options), f" -n {options.namespace}" if options.namespace else ""
-        make = f"kubectl create secret generic {name}{place} {values} --dry-run=client -o yaml | kubectl apply -f -"
-        yield f"# Before the first start, and when a name is added: {make}"
-    patched = _patched(documents, options.patch) if options.patch else documents
-    yield "---\n".join(yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in patched).rstrip()
 
 
 def _patched(documents: Sequence[Mapping[str, Any]], file: Path) -> list[Any]:

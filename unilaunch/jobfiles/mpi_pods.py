@@ -9,7 +9,6 @@ from pydantic import Field
 from unilaunch.errors import SpecError
 from unilaunch.job.plan import Plan, hosts_of, map_ranks
 from unilaunch.jobfiles import kubernetes as k8s
-from unilaunch.jobfiles.job_file import spec_json
 from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.spec.launch_spec import LaunchSpec
@@ -19,6 +18,8 @@ from unilaunch.spec.task import Task
 _HOSTFILE = "/etc/mpi/hostfile"
 #: Open MPI 5 would cut the hosts' names, which end with the service, at their first dot.
 _WHOLE_NAMES = {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"}
+#: A pod as the user of the image, who may write into the volumes.
+_AS_USER = {"securityContext": {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}}
 
 
 class HostPodSpec(k8s.PodSpec):
@@ -55,53 +56,43 @@ def complete_on_hosts(task: Task[LaunchSpec], options: HostPodSpec) -> Task[Laun
     slots = {host.name: host.slots or 0 for host in hosts_of(task.spec)}
     ranks = spec.nprocs or sum(slots.values())
     placed = Counter(map_ranks(slots, ranks, spec.map_by) if ranks else [""])  # without a number the plan refuses
-    task = k8s.go_on(task, options, new=("{date}", "{job}"))
+    task = k8s.resume_at_restart(task, options, new=("{date}", "{job}"))
     return k8s.share_cores(task, options, max(placed.values()))
 
 
-def shape(plan: Plan, kind: str) -> tuple[int, int]:
-    """Return the number of workers, and how many ranks each has.
+class HostPods(k8s.Manifest):
+    """The pods that are mpirun's hosts, and the pod in which mpirun runs."""
 
-    Raises:
-        SpecError: The workers would differ, the plan does not tell, or the operator does not know the mpirun.
-    """
-    hosts = Counter(row.host for row in plan.rows)
-    if plan.mpirun.operator_name != "OpenMPI":
-        raise SpecError(
-            f"--emit {kind}: it is written for Open MPI, not for {plan.mpirun.launcher}: name another --mpirun"
-        )
-    if "?" in hosts:
-        raise SpecError(f"--emit {kind}: only mpirun can tell how many ranks a worker gets; give every host its slots")
-    if len(set(hosts.values())) > 1:
-        some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
-        raise SpecError(f"--emit {kind}: every worker has the same number of ranks, not {some}")
-    return len(hosts), next(iter(hosts.values()))
+    def shape(self) -> tuple[int, int]:
+        """Return the number of workers, and how many ranks each has.
 
+        Raises:
+            SpecError: The workers would differ, the plan does not tell, or the operator does not know the mpirun.
+        """
+        emit, mpirun, hosts = f"--emit {self.kind}", self.plan.mpirun, Counter(row.host for row in self.plan.rows)
+        if mpirun.operator_name != "OpenMPI":
+            raise SpecError(f"{emit}: it is written for Open MPI, not for {mpirun.launcher}: name another --mpirun")
+        if "?" in hosts:
+            raise SpecError(f"{emit}: only mpirun can tell how many ranks a worker gets; give every host its slots")
+        if len(set(hosts.values())) > 1:
+            some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
+            raise SpecError(f"{emit}: every worker has the same number of ranks, not {some}")
+        return len(hosts), next(iter(hosts.values()))
 
-def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
-    """Return the pod in which mpirun runs; its container is called *name*."""
-    request = plan.request.referring()
-    mpi = request.mpi.model_copy(update={"export": (*request.mpi.export, k8s.JOB_ID)})
-    inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
-    hidden = [k8s.from_secret(plan, options, key, key) for key in plan.request.secret_names]
-    return as_user(k8s.pod(plan, options, {
-        "name": name,
-        "command": k8s.command(["mpirun", *plan.mpirun.write(inside)[1:]]),
-        "env": [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *hidden],
-    }, ranks=0))  # fmt: skip
+    def launcher(self, name: str) -> dict[str, Any]:
+        """Return the pod in which mpirun runs; its container is called *name*."""
+        request = self.plan.request.referring()
+        mpi = request.mpi.model_copy(update={"export": (*request.mpi.export, k8s.JOB_ID)})
+        inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
+        words = ["mpirun", *self.plan.mpirun.write(inside)[1:]]
+        known = [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *self.secrets()]
+        return _AS_USER | self.pod({"name": name, "command": k8s.command(words), "env": known}, ranks=0)
 
-
-def worker(plan: Plan, options: HostPodSpec, name: str, slots: int) -> dict[str, Any]:
-    """Return the pod of a host: its sshd waits for mpirun; its container is called *name*."""
-    ready = {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}
-    return as_user(
-        k8s.pod(plan, options, {"name": name, "command": list(k8s.SSHD), "readinessProbe": ready}, ranks=slots)
-    )
-
-
-def as_user(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod as the user of the image, who may write into the volumes."""
-    return {"securityContext": {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}, **fields}
+    def worker(self, name: str, slots: int) -> dict[str, Any]:
+        """Return the pod of a host: its sshd waits for mpirun; its container is called *name*."""
+        ready = {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}
+        container = {"name": name, "command": list(k8s.SSHD), "readinessProbe": ready}
+        return _AS_USER | self.pod(container, ranks=slots)
 
 
 class MpiJob(k8s.PodFile):
@@ -116,28 +107,29 @@ class MpiJob(k8s.PodFile):
     @override
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
-        yield from k8s.manifest("mpijob", plan, options, [_mpi_job(plan, options)])
+        job = HostPods("mpijob", plan, options)
+        yield from job.lines([_mpi_job(job)])
 
 
-def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
-    workers, slots = shape(plan, "mpijob")
-    restarts = plan.task.spec.max_restarts
+def _mpi_job(job: HostPods) -> dict[str, Any]:
+    workers, slots = job.shape()
+    restarts = job.plan.task.spec.max_restarts
     # The operator makes no new pod for a worker that has failed: its container starts again, and waits for the next
     # launcher. Where there is none, the failed pod stays, and can be examined.
     pods = {
-        "Launcher": (1, "Never", launcher(plan, options, "launcher")),
-        "Worker": (workers, "OnFailure" if restarts else "Never", worker(plan, options, "worker", slots)),
+        "Launcher": (1, "Never", job.launcher("launcher")),
+        "Worker": (workers, "OnFailure" if restarts else "Never", job.worker("worker", slots)),
     }
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": k8s.metadata(plan, options, annotations={"unilaunch/spec": spec_json(plan)}),
+        "metadata": job.metadata_with_spec(),
         "spec": {
             "slotsPerWorker": slots,
             "sshAuthMountPath": k8s.SSH_FOLDER,
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts},
-            "mpiImplementation": plan.mpirun.operator_name,
+            "mpiImplementation": job.plan.mpirun.operator_name,
             "mpiReplicaSpecs": {
                 name: {"replicas": number, "restartPolicy": policy, "template": {"spec": fields}}
                 for name, (number, policy, fields) in pods.items()

@@ -8,9 +8,8 @@ from pydantic import Field
 from unilaunch.errors import SpecError
 from unilaunch.job.plan import Plan
 from unilaunch.jobfiles import kubernetes as k8s
-from unilaunch.jobfiles.job_file import spec_json
 from unilaunch.jobfiles.jobset import PER_POD, Pods, complete
-from unilaunch.jobfiles.mpi_pods import HostPodSpec, complete_on_hosts, launcher, shape, worker
+from unilaunch.jobfiles.mpi_pods import HostPods, HostPodSpec, complete_on_hosts
 from unilaunch.overriding import override
 from unilaunch.spec.habits import Habit
 from unilaunch.spec.launch_spec import LaunchSpec
@@ -52,59 +51,58 @@ class TrainJob(k8s.PodFile):
     def lines(self, plan: Plan, options: TrainJobSpec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
         if options.ranks_per_pod:
-            pods = Pods(plan, options, options.ranks_per_pod, _NODE, _NODE)
+            pods = Pods("trainjob", plan, options, options.ranks_per_pod, _NODE, _NODE)
             template = {
                 "network": {"publishNotReadyAddresses": True},
                 **pods.failure_policy(),
                 "replicatedJobs": [{"name": _NODE, "template": _OF_THE_TRAINER | {"spec": pods.job_spec()}}],
             }
-            runtime = _runtime(plan, options, {"numNodes": pods.number}, template)
-            documents = [runtime, _train_job(plan, options, {"numNodes": pods.number})]
-            yield from k8s.manifest("trainjob", plan, options, documents, pods.own_keys())
+            size = {"numNodes": pods.number}
+            yield from pods.lines([_runtime(pods, size, template), _train_job(pods, size)], pods.own_keys())
             return
-        workers, slots = shape(plan, "trainjob")
+        hosts = HostPods("trainjob", plan, options)
+        workers, slots = hosts.shape()
         size = {"numNodes": workers, "numProcPerNode": slots}
-        documents = [_runtime_of_mpi(plan, options, slots), _train_job(plan, options, size)]
-        yield from k8s.manifest("trainjob", plan, options, documents)
+        yield from hosts.lines([_runtime_of_mpi(hosts, slots), _train_job(hosts, size)])
 
 
-def _train_job(plan: Plan, options: TrainJobSpec, trainer: Mapping[str, int]) -> dict[str, Any]:
+def _train_job(manifest: k8s.Manifest, trainer: Mapping[str, int]) -> dict[str, Any]:
     return {
         "apiVersion": f"{_API}/v1alpha1",
         "kind": "TrainJob",
-        "metadata": k8s.metadata(plan, options, annotations={"unilaunch/spec": spec_json(plan)}),
+        "metadata": manifest.metadata_with_spec(),
         "spec": {
-            "runtimeRef": {"apiGroup": _API, "kind": "TrainingRuntime", "name": k8s.name_of(plan, options)},
+            "runtimeRef": {"apiGroup": _API, "kind": "TrainingRuntime", "name": manifest.name},
             "trainer": trainer,
         },
     }
 
 
 def _runtime(
-    plan: Plan, options: TrainJobSpec, policy: Mapping[str, Any], template: Mapping[str, Any], **labels: str
+    manifest: k8s.Manifest, policy: Mapping[str, Any], template: Mapping[str, Any], **labels: str
 ) -> dict[str, Any]:
     known = {"labels": {f"{_API}/{name}": value for name, value in labels.items()}} if labels else {}
     return {
         "apiVersion": f"{_API}/v1alpha1",
         "kind": "TrainingRuntime",
-        "metadata": k8s.metadata(plan, options, **known),
+        "metadata": manifest.metadata(**known),
         "spec": {"mlPolicy": policy, "template": {"spec": template}},
     }
 
 
-def _runtime_of_mpi(plan: Plan, options: TrainJobSpec, slots: int) -> dict[str, Any]:
-    restarts = plan.task.spec.max_restarts
+def _runtime_of_mpi(hosts: HostPods, slots: int) -> dict[str, Any]:
+    restarts = hosts.plan.task.spec.max_restarts
     jobs: list[Mapping[str, Any]] = [
-        {"name": _NODE, "template": _job(worker(plan, options, _NODE, slots))},
+        {"name": _NODE, "template": _job(hosts.worker(_NODE, slots))},
         {
             "name": _LAUNCHER,
             "dependsOn": [{"name": _NODE, "status": "Ready"}],
-            "template": _OF_THE_TRAINER | _job(launcher(plan, options, _NODE)),
+            "template": _OF_THE_TRAINER | _job(hosts.launcher(_NODE)),
         },
     ]
     mpi = {
         "numProcPerNode": slots,
-        "mpiImplementation": plan.mpirun.operator_name,
+        "mpiImplementation": hosts.plan.mpirun.operator_name,
         "sshAuthMountPath": k8s.SSH_FOLDER,
         "runLauncherAsNode": False,
     }
@@ -114,7 +112,7 @@ def _runtime_of_mpi(plan: Plan, options: TrainJobSpec, slots: int) -> dict[str, 
         **({"failurePolicy": {"maxRestarts": restarts}} if restarts else {}),
         "replicatedJobs": jobs,
     }
-    return _runtime(plan, options, {"numNodes": 1, "mpi": mpi}, template, framework="mpi")
+    return _runtime(hosts, {"numNodes": 1, "mpi": mpi}, template, framework="mpi")
 
 
 def _job(pod: Mapping[str, Any]) -> dict[str, Any]:

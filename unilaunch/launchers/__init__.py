@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from unilaunch.errors import EnvironmentMismatchError, PluginError
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.ancestry import Ancestor, ancestors
-from unilaunch.launchers.daemon import Daemon
+from unilaunch.launchers.ancestry import Ancestor, Daemon, ancestors
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
 from unilaunch.spec.service_variables import is_of_a_service
@@ -45,10 +44,10 @@ def known() -> dict[str, Launcher]:
     Raises:
         PluginError: No launcher is installed: every rank would run as world size 1.
     """
-    launchers: dict[str, Launcher] = entry_points.make_all(entry_points.LAUNCHERS, "launcher")
+    launchers: dict[str, Launcher] = plugins.make_all(plugins.LAUNCHERS, "launcher")
     if not launchers:
         raise PluginError(
-            f"no launcher is installed (entry points {entry_points.LAUNCHERS}): install unilaunch again; a clone with "
+            f"no launcher is installed (entry points {plugins.LAUNCHERS}): install unilaunch again; a clone with "
             "pip install -e ."
         )
     return dict(sorted(launchers.items(), key=lambda item: item[1].order))

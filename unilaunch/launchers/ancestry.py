@@ -1,4 +1,4 @@
-"""The ancestors of this process, nearest first: they decide which of several launchers is the innermost."""
+"""The processes above this one, nearest first: they decide which of several launchers is the innermost."""
 
 import os
 from collections.abc import Iterator
@@ -21,6 +21,27 @@ class Ancestor(Record):
     scripts: tuple[str, ...] = ()
     pid: int = 0
     program: Path | None = None
+
+
+class Daemon(Record):
+    """A launcher's process.
+
+    Attributes:
+        pid: Its process number.
+        program: Its program, as an absolute path.
+        libraries: File names of its MPI library.
+    """
+
+    pid: int
+    program: Path
+    libraries: tuple[str, ...]
+
+    def find_library(self) -> Path | None:
+        """Return the MPI library of the same installation; None if it is unknown."""
+        prefix = self.program.parent.parent
+        folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
+        places = (folder / name for folder in folders for name in self.libraries)
+        return next((place for place in places if place.exists()), None)
 
 
 def ancestors() -> Iterator[Ancestor]:

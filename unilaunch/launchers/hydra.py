@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.interfaces.world import LauncherInfo, Store
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe
+from unilaunch.launchers.launcher import Launcher, describe
 from unilaunch.overriding import override
 
 if TYPE_CHECKING:

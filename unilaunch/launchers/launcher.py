@@ -1,16 +1,19 @@
-"""The base class of launchers. An entry point in the group "unilaunch.launchers" names a subclass."""
+"""The base class of launchers, and how they read their variables.
+
+An entry point in the group "unilaunch.launchers" names a subclass of `Launcher`.
+"""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.ancestry import Ancestor
+from unilaunch.launchers.ancestry import Ancestor, Daemon
 
 if TYPE_CHECKING:
-    from unilaunch.launchers.daemon import Daemon
     from unilaunch.launchers.mpirun import Mpirun
 
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -64,12 +67,12 @@ class Launcher(ABC):
         """Return the variables that it has set in *environ*, and that could be taken for the user's choice."""
         return ()
 
-    def beside(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
+    def mpirun_variables(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
         """Return what an mpirun must find in the environment to start where this launcher has started its shell."""
         return {}
 
     def mpi_variables(
-        self, info: LauncherInfo, daemon: "Daemon | None", environ: Mapping[str, str]  # noqa: ARG002
+        self, info: LauncherInfo, daemon: Daemon | None, environ: Mapping[str, str]  # noqa: ARG002
     ) -> dict[str, str]:  # fmt: skip
         """Return what MPI is to find in the environment before it is initialised; nothing that the user exported.
 
@@ -114,3 +117,60 @@ class Launcher(ABC):
         return any(name in self.programs for name in ancestor.names) or any(
             word in self.scripts for word in ancestor.scripts
         )
+
+
+def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of *names*: the rank, the world size and, if they are set, both for this host.
+
+    Raises:
+        EnvironmentMismatchError: Some are missing, one is no number, or a rank is not below its size.
+    """
+    missing = [name for name in names if name not in environ]
+    if missing:
+        there = [f"{name}={environ[name]}" for name in names if name in environ]
+        raise EnvironmentMismatchError(
+            f"only some of {launcher}'s variables are set: {', '.join(there) or 'none'}; missing: "
+            f"{', '.join(missing)}; start the ranks with it, or unset what an earlier run left in this shell"
+        )
+    wrong = [f"{name}={environ[name]}" for name in names if not is_number(environ[name])] or [
+        f"{rank}={environ[rank]} is not below {size}={environ[size]}"
+        for rank, size in zip(names[::2], names[1::2], strict=False)
+        if int(environ[rank]) >= int(environ[size])
+    ]
+    if wrong:
+        raise EnvironmentMismatchError(
+            f"{launcher}'s environment is not valid: {', '.join(wrong)}; do not set these by hand"
+        )
+    return {name: int(environ[name]) for name in names}
+
+
+def is_number(text: str, digits: int = 9) -> bool:
+    """Return whether *text* is a number as launchers write it: at most nine digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= digits
+
+
+def evidence(environ: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Return those of *names* that are set, with their values."""
+    return {name: environ[name] for name in names if name in environ}
+
+
+def describe(
+    environ: Mapping[str, str], title: str, names: Sequence[str], used: Sequence[str] = (), **more: Any
+) -> LauncherInfo:
+    """Return what the variables *names* say: rank, size and, if they are named too, local rank and local size.
+
+    Args:
+        environ: The process's environment.
+        title: The launcher's name.
+        names: The variables with the numbers, in that order.
+        used: Other variables that were read.
+        more: Other fields of `LauncherInfo`. An empty address in `rank_0_hosts` is left out.
+
+    Raises:
+        EnvironmentMismatchError: One of *names* is missing or invalid.
+    """
+    rank, size, *local = read_numbers(environ, title, names).values()
+    local_rank, local_size = [*local, None, None][:2]
+    told: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
+    told["rank_0_hosts"] = tuple(filter(None, more.get("rank_0_hosts", ())))
+    return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **told)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe
+from unilaunch.launchers.launcher import Launcher, describe
 from unilaunch.overriding import override
 
 ROLE = "MS_ROLE"
@@ -34,7 +33,7 @@ class Msrun(Launcher):
             environ, self.title, (rank, SIZE), (ROLE, ADDRESS, PORT),
             run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
-            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+            rank_0_hosts=[environ.get(ADDRESS, "")],
         )  # fmt: skip
 
     @override

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe
+from unilaunch.launchers.launcher import Launcher, describe
 from unilaunch.overriding import override
 
 #: How the variables begin, by version.

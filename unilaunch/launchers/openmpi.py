@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.interfaces.world import LauncherInfo, Store
-from unilaunch.launchers.daemon import Daemon, routable_interfaces
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe
+from unilaunch.launchers.ancestry import Daemon
+from unilaunch.launchers.launcher import Launcher, describe
 from unilaunch.overriding import override
 from unilaunch.record import replace
 
@@ -117,6 +116,26 @@ class OpenMpi(Launcher):
         from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 
         return OpenMpirun(Path("mpirun"), self.title, (5, 0))
+
+
+def routable_interfaces(daemon: Daemon) -> list[str]:
+    """Return the interfaces that connect *daemon* with other hosts; empty if this host has no other interfaces.
+
+    A second interface that leads nowhere (docker0, a management network) makes Open MPI hang or abort: it takes every
+    interface to be connected with every host's.
+    """
+    import psutil
+
+    from unilaunch.machine.addresses import interface_addresses, is_loopback, plain
+
+    own = [(name, address) for name, address in interface_addresses() if not is_loopback(address)]
+    try:
+        connections = psutil.Process(daemon.pid).net_connections("tcp")
+    except psutil.Error:
+        return []
+    used = {plain(connection.laddr.ip) for connection in connections if connection.status == psutil.CONN_ESTABLISHED}
+    connected = {name for name, address in own if address in used}
+    return sorted(connected) if {name for name, _ in own} > connected else []
 
 
 def has_fabric(root: Path = Path("/")) -> bool:

@@ -68,8 +68,8 @@ class OpenMpirun(Mpirun):
                 "--mpi-arg --stdin: launch itself brings its input to rank 0, and to no other rank: leave that option "
                 "out, and let the ranks open a file"
             )
-        leave = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-        allowed = all(request.environ.get(name) == "1" for name in leave)
+        permissions = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        allowed = all(request.environ.get(name) == "1" for name in permissions)
         if user == 0 and not allowed and not request.mpi.allow_run_as_root:
             raise LauncherError(
                 "mpirun does not run as root by default: in a container set UNILAUNCH_ALLOW_RUN_AS_ROOT=1; or add "

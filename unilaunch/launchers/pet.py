@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe, evidence, is_number
+from unilaunch.launchers.launcher import Launcher, describe, evidence, is_number
 from unilaunch.overriding import override
 
 NODES = "PET_NNODES"  # "2"; "1:4" if the number may change
@@ -46,7 +45,7 @@ class Pet(Launcher):
             run_id=f"pet-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
             patient=True,  # the kubelet waits for terminationGracePeriodSeconds
-            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+            rank_0_hosts=[environ.get(ADDRESS, "")],
         )  # fmt: skip
 
     @override

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import evidence, is_number
+from unilaunch.launchers.launcher import Launcher, evidence, is_number
 from unilaunch.overriding import override
 
 RANK = "PMIX_RANK"

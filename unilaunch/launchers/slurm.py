@@ -6,8 +6,7 @@ from contextlib import suppress
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe, is_number
+from unilaunch.launchers.launcher import Launcher, describe, is_number
 from unilaunch.overriding import override
 from unilaunch.record import replace
 
@@ -45,8 +44,8 @@ class Slurm(Launcher):
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
         """Read Slurm's variables; None when this process is not a task of srun.
 
-        The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start:
-        it may be a shell (srun --pty bash) in which one run follows the other.
+        The local rank is left to the ranks: several of Slurm's nodes can be one machine. A step of one task gives no
+        run id: it may be a shell (srun --pty bash) in which a user starts several runs, and they need different ids.
         """
         if not is_step(environ):
             return None
@@ -57,12 +56,12 @@ class Slurm(Launcher):
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
             patient=True,  # KillWait, 30 seconds by default, or the partition's GraceTime
             single_host=environ.get(STEP_NODES) == "1" and COMPONENTS not in environ,
-            rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
+            rank_0_hosts=[*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")],
         )  # fmt: skip
         return replace(found, run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if found.size > 1 else "")
 
     @override
-    def beside(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+    def mpirun_variables(self, environ: Mapping[str, str]) -> Mapping[str, str]:
         """Mpirun starts its daemons by an srun, which would wait for ever for the processors that this step holds."""
         return {OVERLAP: "1"} if is_step(environ) and OVERLAP not in environ else {}
 

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.reading import describe
+from unilaunch.launchers.launcher import Launcher, describe
 from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.spec.start_variables import KEY
@@ -46,7 +45,7 @@ class Torchrun(Launcher):
             environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE), (ADDRESS, PORT, RUN, RESTART),
             run_id=f"torchrun-{environ[RUN]}-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
-            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+            rank_0_hosts=[environ.get(ADDRESS, "")],
         )  # fmt: skip
         return found if found.local_size == found.size else replace(found, local_rank=None, local_size=None)
 

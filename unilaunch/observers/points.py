@@ -42,8 +42,8 @@ def following(job: Observed, write: Write, close: Callable[[], None]) -> Iterato
 
     Args:
         job: The job.
-        write: Writes at most 1000 points, and none at first; after an OSError it gets the same points again. It is
-            called in another thread.
+        write: Called in another thread, first without points, then with at most 1000 new ones. If it raises OSError, it
+            is called with the same points again.
         close: Called after the last points, in the same thread.
     """
     ended, reader = Event(), _Reader(job.find, job.layout, write)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from unilaunch.interfaces.backend import Backend, Placement, Rendezvous
 from unilaunch.interfaces.world import World
 from unilaunch.launchers import set_by_launchers
-from unilaunch.launchers.reading import is_number
+from unilaunch.launchers.launcher import is_number
 
 #: Every library that starts threads. MKL uses one thread under MPI unless its variable is set.
 _OMP = "OMP_NUM_THREADS"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.spec.grammar import Parser, add_job_files
 
 #: Ends of the names of options whose value is a folder.
@@ -36,7 +36,7 @@ def _complete(action: argparse.Action, shtab: Any) -> None:
     if metavar.startswith("{"):
         action.choices = metavar.strip("{}").split(",")
     elif action.dest == "backend":
-        action.choices = ["auto", *entry_points.names(entry_points.BACKENDS)]
+        action.choices = ["auto", *plugins.names(plugins.BACKENDS)]
     elif action.dest == "target":
         how = _names_and_files("model", plugins.named_models())
     elif examples := getattr(action, "examples", None):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.interfaces.model import Model
 from unilaunch.overriding import override
 from unilaunch.spec.help_texts import HELP, OFF
@@ -155,7 +155,7 @@ def _add_launch(parser: Parser) -> None:
         "--dry-run", action="store_true", default=False, help="show how ranks are started, and where each goes"
     )
     whole.add_argument("--json", action="store_true", default=False, help="show that as JSON")
-    kinds = entry_points.names(entry_points.JOB_FILES)
+    kinds = plugins.names(plugins.JOB_FILES)
     whole.add_argument("--emit", choices=kinds, default=None, metavar="KIND",
                        help=f"write a job file instead: {', '.join(kinds)}")  # fmt: skip
     _add_mpi(parser)
@@ -168,9 +168,9 @@ def job_file_of(words: Sequence[str]) -> tuple[str, Any]:
     named = (second if first == "--emit" else first.partition("=")[2] for first, second in following
              if first == "--emit" or first.startswith("--emit="))  # fmt: skip
     kind = next(named, "")
-    if kind not in entry_points.names(entry_points.JOB_FILES):
+    if kind not in plugins.names(plugins.JOB_FILES):
         return kind, None
-    return kind, entry_points.make(entry_points.JOB_FILES, "job file", kind)
+    return kind, plugins.make(plugins.JOB_FILES, "job file", kind)
 
 
 def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
 
 def add_job_files(parser: Parser) -> None:
     """Add the options of every job file, for completion: a shell's script does not change after `--emit`."""
-    for kind, form in entry_points.make_all(entry_points.JOB_FILES, "job file").items():
+    for kind, form in plugins.make_all(plugins.JOB_FILES, "job file").items():
         known = {option.removeprefix("--").replace("-", "_") for option in parser.takes()}
         _add_options(parser.add_argument_group(f"only with --emit {kind}"), form.options, known, inside="job_file.")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from unilaunch.errors import PluginError, SpecError
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
 from unilaunch.spec.target import Target
@@ -49,7 +49,7 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
     options = _encode("options", task.options)
     told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
-    text = json.dumps(told | {"host": task.host, "entry_points": entry_points.table()})
+    text = json.dumps(told | {"host": task.host, "entry_points": plugins.table()})
     if len(text) > _LARGEST:
         raise SpecError(
             f"{task.target}: its source, its options and the command line are {len(text)} bytes together, and a "

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from unilaunch.errors import SpecError, nearest
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.record import Record, replace
 from unilaunch.spec.grammar import CORE, Parser, job_file_of, make_parser
 from unilaunch.spec.habits import COMMANDS, LAUNCH, Habit, Instead, Needless, Same
@@ -326,7 +326,7 @@ def _habits(command: str, words: Sequence[str]) -> Mapping[str, Habit]:
 def _hint_at_job_file(word: str) -> str:
     """Return which job files have an option of this name."""
     field = word.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_")
-    forms = entry_points.make_all(entry_points.JOB_FILES, "job file")
+    forms = plugins.make_all(plugins.JOB_FILES, "job file")
     takers = [name for name, form in forms.items() if field in form.options.model_fields]
     return f"only --emit {' or '.join(takers)} takes it" if takers else ""
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import PluginError
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch_graph.data.graph import Graph
 
 _GROUP = ("unilaunch.partitioners", "partitioner")
@@ -47,7 +47,7 @@ def load_partitioner(name: str) -> Partitioner:
     Raises:
         PluginError: There is no such partitioner, or its package is not installed.
     """
-    found: Partitioner = entry_points.make(*_GROUP, name)
+    found: Partitioner = plugins.make(*_GROUP, name)
     if find_spec(found.package) is None:
         raise PluginError(f"--partitioner {name} needs {found.package}: pip install 'unilaunch[partition]'")
     return found

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from unilaunch.interfaces.backend import Collectives
-from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.backend import Collectives, TensorCollectives
 from unilaunch.rank.current import Member
 from unilaunch.rendezvous.rendezvous import meet
 from unilaunch.spec.run_spec import RunSpec

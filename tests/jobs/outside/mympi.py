@@ -17,9 +17,8 @@ from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.job.plan import Plan
 from unilaunch.jobfiles import JobFile
 from unilaunch.json_value import JsonValue
-from unilaunch.launchers.launcher import Launcher
+from unilaunch.launchers.launcher import Launcher, evidence, read_numbers
 from unilaunch.launchers.mpirun import Mpirun, Request
-from unilaunch.launchers.reading import evidence, read_numbers
 from unilaunch.spec.run_spec import Spec
 
 RANK, SIZE, JOB = "MYMPI_RANK", "MYMPI_SIZE", "MYMPI_JOB"

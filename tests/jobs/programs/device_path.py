@@ -16,8 +16,7 @@ import torch  # noqa: F401  (the first thing that is imported, so that one impor
 from unilaunch import launchers
 from unilaunch.folder.folder import OutputFolder
 from unilaunch.folder.log import Log
-from unilaunch.interfaces.backend import Placement
-from unilaunch.interfaces.collectives import TensorCollectives
+from unilaunch.interfaces.backend import Placement, TensorCollectives
 from unilaunch.interfaces.model import Framework, Session
 from unilaunch.interfaces.world import count_world
 from unilaunch.rendezvous import mpi

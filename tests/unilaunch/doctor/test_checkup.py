@@ -65,7 +65,7 @@ def test_hosts_that_cannot_connect_are_named(unreached: list[list[int]], words: 
 ])  # fmt: skip
 def test_what_took_too_long_is_named(last: dict[str, Any], words: str, hosts: tuple[str, ...]) -> None:
     """A slow disk was taken for a network through which the ranks do not find each other."""
-    finding = checkup._late(_inbox(_met(measures_links=True), _met(measures_links=True), last), HOSTS, 60.0)
+    finding = checkup._why_unfinished(_inbox(_met(measures_links=True), _met(measures_links=True), last), HOSTS, 60.0)
     assert finding.text.startswith(words)
     assert finding.hosts == hosts
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from unilaunch.doctor.diagnosis import Visit, diagnose, differing
+from unilaunch.doctor.diagnosis import HostFacts, diagnose, differing
 
 WELL: dict[str, Any] = {
     "python": "3.11.7",
@@ -19,8 +19,8 @@ WELL: dict[str, Any] = {
 }
 
 
-def _visit(host: str, slots: int = 4, skew: float = 0.0, named: str = "", **changed: Any) -> Visit:
-    return Visit(host, slots, {**WELL, **changed}, skew, named or host)
+def _visit(host: str, slots: int = 4, skew: float = 0.0, named: str = "", **changed: Any) -> HostFacts:
+    return HostFacts(host, slots, {**WELL, **changed}, skew, named or host)
 
 
 def test_hosts_that_are_alike_are_well() -> None:
@@ -31,7 +31,7 @@ def test_hosts_that_are_alike_are_well() -> None:
 def test_an_older_unilaunch_tells_less_and_is_named() -> None:
     facts = {**WELL, "packages": WELL["packages"] | {"unilaunch": "0.0.9"}}
     del facts["full"]
-    (finding,) = diagnose([_visit("a"), Visit("b", 4, facts), _visit("c")])
+    (finding,) = diagnose([_visit("a"), HostFacts("b", 4, facts), _visit("c")])
     assert finding.text == "b has unilaunch 0.0.9, the others 0.1.0: pip install unilaunch==0.1.0 there"
 
 
@@ -68,7 +68,7 @@ def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, sto
 
 def test_a_host_that_told_nothing_is_not_judged() -> None:
     """It has been reported already."""
-    assert diagnose([_visit("a"), Visit("b", 4, {})]) == []
+    assert diagnose([_visit("a"), HostFacts("b", 4, {})]) == []
 
 
 def test_another_mpi_is_named() -> None:

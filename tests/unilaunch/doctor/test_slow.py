@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilaunch.doctor.diagnosis import Measured, _outliers, find_slow, healthy, table
 from unilaunch.doctor.measuring import partners
-from unilaunch.doctor.slow import Measured, _outliers, find_slow, healthy, table
 from unilaunch.record import replace
 
 HOSTS = ["a", "b", "c", "d", "e"]

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from unilaunch.errors import PluginError
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 
 
 @pytest.fixture(autouse=True)
 def _own_table() -> Iterator[None]:
     """A test may take another table over."""
-    before = dict(entry_points.table())
+    before = dict(plugins.table())
     yield
-    entry_points.take_over(before)
+    plugins.take_over(before)
 
 
 def _install(folder: Path, name: str, text: str) -> None:
@@ -30,7 +30,7 @@ def test_they_are_those_of_importlib_metadata() -> None:
     """In every group of ours; other groups are left out."""
     distributions = importlib.metadata.distributions()
     groups = {entry.group for distribution in distributions for entry in distribution.entry_points}
-    found = entry_points.scan(sys.path)
+    found = plugins.scan(sys.path)
     assert set(found) == {group for group in groups if group.startswith("unilaunch.")}
     for group, entries in found.items():
         assert entries == {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
@@ -42,7 +42,7 @@ def test_the_first_distribution_of_a_name_counts(tmp_path: Path) -> None:
     _install(tmp_path / "old", "my_thing", "[unilaunch.models]\na = old:A\nold = old:A\n")
     _install(tmp_path / "old", "else", "[unilaunch.models]\na = else:A\nd=else:D [extra]\n")
     folders = [str(tmp_path / name) for name in ("missing", "new", "old")]
-    assert entry_points.scan(folders) == {"unilaunch.models": {"a": "new:A", "d": "else:D [extra]"}}
+    assert plugins.scan(folders) == {"unilaunch.models": {"a": "new:A", "d": "else:D [extra]"}}
 
 
 @pytest.mark.parametrize(("value", "words"), [
@@ -52,17 +52,17 @@ def test_the_first_distribution_of_a_name_counts(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_what_cannot_be_loaded_is_one_line(value: str, words: str) -> None:
     """Whatever it raises."""
-    entry_points.take_over({"unilaunch.models": {"x": value}})
+    plugins.take_over({"unilaunch.models": {"x": value}})
     with pytest.raises(PluginError) as refusal:
-        entry_points.make("unilaunch.models", "model", "x")
+        plugins.make("unilaunch.models", "model", "x")
     assert words in str(refusal.value)
 
 
 def test_a_table_that_was_taken_over_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank under launch reads no folder."""
-    monkeypatch.setattr(entry_points, "scan", None)
-    entry_points.take_over(json.loads('{"unilaunch.models": {"list": "builtins:list"}}'))
-    assert entry_points.names("unilaunch.models") == ["list"]
-    assert entry_points.make("unilaunch.models", "model", "list") == []
+    monkeypatch.setattr(plugins, "scan", None)
+    plugins.take_over(json.loads('{"unilaunch.models": {"list": "builtins:list"}}'))
+    assert plugins.names("unilaunch.models") == ["list"]
+    assert plugins.make("unilaunch.models", "model", "list") == []
     with pytest.raises(PluginError, match="no backend 'torch'; installed: none"):
-        entry_points.make("unilaunch.backends", "backend", "torch")
+        plugins.make("unilaunch.backends", "backend", "torch")

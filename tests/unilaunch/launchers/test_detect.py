@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError, PluginError
-from unilaunch.interfaces import entry_points
+from unilaunch.interfaces import plugins
 from unilaunch.launchers import openmpi, slurm
 from unilaunch.launchers.ancestry import Ancestor
 from unilaunch.spec.start_variables import KEY, MONITOR
@@ -426,7 +426,7 @@ def test_a_foreign_size_that_is_no_number_is_not_world_size_1(text: str) -> None
 
 def test_an_installation_without_launchers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a clone's is that was installed before launchers had entry points: no rank takes itself for the only one."""
-    monkeypatch.setattr(entry_points, "make_all", lambda *_: {})
+    monkeypatch.setattr(plugins, "make_all", lambda *_: {})
     launchers.known.cache_clear()
     try:
         with pytest.raises(PluginError, match=r"no launcher is installed .*: install unilaunch again"):
@@ -447,10 +447,10 @@ def test_a_shell_of_srun_starts_other_steps() -> None:
     """Mpirun's own srun must not wait for the processors that the step holds."""
     step = _captured("slurm-22.05-one-node")
     slurm = launchers.known()["slurm"]
-    assert slurm.beside(step) == {"SLURM_OVERLAP": "1"}
+    assert slurm.mpirun_variables(step) == {"SLURM_OVERLAP": "1"}
     for other in ({"SLURM_OVERLAP": "0"}, {"SLURM_STEP_ID": "4294967290"}):
-        assert slurm.beside(step | other) == {}
-    assert slurm.beside({}) == {}
+        assert slurm.mpirun_variables(step | other) == {}
+    assert slurm.mpirun_variables({}) == {}
 
 
 def test_a_role_that_is_left_in_the_shell_makes_no_helper() -> None:

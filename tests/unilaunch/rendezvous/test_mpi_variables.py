@@ -7,7 +7,7 @@ import pytest
 
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers import openmpi
-from unilaunch.launchers.daemon import Daemon
+from unilaunch.launchers.ancestry import Daemon
 from unilaunch.launchers.openmpi import OpenMpi, has_fabric
 from unilaunch.rendezvous import mpi
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from unilaunch.errors import PluginError, SpecError
-from unilaunch.interfaces import entry_points, plugins
+from unilaunch.interfaces import plugins
 from unilaunch.job.api import start
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
@@ -152,13 +152,13 @@ def test_a_broken_plug_in_breaks_only_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its name says why it cannot be used; the others can."""
-    models = {**entry_points.table()[entry_points.MODELS], "broken": "no_such_module:Model"}
-    monkeypatch.setattr(entry_points, "_table", {**entry_points.table(), entry_points.MODELS: models})
-    entry_points.make_all.cache_clear()
+    models = {**plugins.table()[plugins.MODELS], "broken": "no_such_module:Model"}
+    monkeypatch.setattr(plugins, "_table", {**plugins.table(), plugins.MODELS: models})
+    plugins.make_all.cache_clear()
     try:
         assert set(plugins.models()) == {"calibration", "gcn", "mnist"}
         assert "left out: model 'broken' (no_such_module:Model) cannot be loaded" in capsys.readouterr().err
         with pytest.raises(PluginError, match=r"model 'broken' .* cannot be loaded: ModuleNotFoundError"):
             plugins.load_model("broken")
     finally:
-        entry_points.make_all.cache_clear()
+        plugins.make_all.cache_clear()
