@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from mpirun import LINE, UNILAUNCH, execute, verdict
-from unilaunch.spec.start_variables import SPEC
+from unilaunch.spec.variables import SPEC
 
 #: Prints the moment, and the process's peak in KiB. Not ru_maxrss: that begins with the peak of the starting process.
 NOW = """

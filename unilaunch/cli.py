@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch.errors import InputError, LauncherError, OutputError, SpecError, UnilaunchError, say, say_warning
 from unilaunch.interfaces import entry_points
-from unilaunch.spec.start_variables import SPEC
+from unilaunch.spec.variables import SPEC
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -218,7 +218,7 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
 
 
 def _say_services(environ: Mapping[str, str]) -> None:
-    from unilaunch.spec.service_variables import describe_services
+    from unilaunch.spec.variables import describe_services
 
     if line := describe_services(environ):
         say(line)
@@ -277,7 +277,8 @@ def _write(run: Callable[[], T]) -> T:
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
     from unilaunch.spec.reading import known_fields, without_hosts
-    from unilaunch.spec.run_spec import read_variables, validate, variable_of
+    from unilaunch.spec.run_spec import validate
+    from unilaunch.spec.variables import read_variables, variable_of
 
     _say_services(environ)
 

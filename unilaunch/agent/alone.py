@@ -15,7 +15,7 @@ from unilaunch.agent.guard import fork_below_guard
 from unilaunch.agent.processes import PASSED_ON, children, pass_signals_on, state
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status

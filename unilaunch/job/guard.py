@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unilaunch.errors import LauncherError
-from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
+from unilaunch.spec.variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
 
 #: Seconds for the process to exit, once its connection is closed.
 _PATIENCE = 5.0

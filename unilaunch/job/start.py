@@ -33,7 +33,7 @@ from unilaunch.record import Record, replace
 from unilaunch.spec import handover
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.start_variables import MONITOR, SPEC
+from unilaunch.spec.variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0

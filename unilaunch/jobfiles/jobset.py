@@ -17,8 +17,8 @@ from unilaunch.jobfiles.job_file import spec_json
 from unilaunch.overriding import override
 from unilaunch.spec.habits import Habit, Same
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.start_variables import KEY, SECRET
 from unilaunch.spec.task import Task
+from unilaunch.spec.variables import KEY, SECRET
 
 _JOB = "ranks"
 _PORT = 29400

@@ -7,7 +7,7 @@ from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
 from unilaunch.overriding import override
 from unilaunch.record import replace
-from unilaunch.spec.start_variables import KEY
+from unilaunch.spec.variables import KEY
 
 RANK = "RANK"
 SIZE = "WORLD_SIZE"

@@ -18,8 +18,8 @@ from unilaunch.rank.placement import Facts, device_kinds, place
 from unilaunch.rank.status import Status
 from unilaunch.record import Record, replace
 from unilaunch.spec.placeholders import replace_placeholders
-from unilaunch.spec.start_variables import MONITOR
 from unilaunch.spec.task import Task
+from unilaunch.spec.variables import MONITOR
 
 if TYPE_CHECKING:
     from unilaunch.monitor.inbox import Listening

@@ -161,7 +161,7 @@ class LaunchBoard(Board):
 
     Args:
         found: The launcher info.
-        where: Where the launching process listens, as in `start_variables.MONITOR`.
+        where: Where the launching process listens, as in `variables.MONITOR`.
         attempt: How often the job was started before.
     """
 

@@ -12,7 +12,7 @@ from unilaunch.monitor.connection import read_where
 from unilaunch.rendezvous import mpi, tcp
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.board import Board, PublicBoard
-from unilaunch.spec.start_variables import KEY, MONITOR, attempt_of
+from unilaunch.spec.variables import KEY, MONITOR, attempt_of
 
 #: Seconds for the ranks to reach each other over MPI, once it is initialised; as over sockets (`tcp`).
 _PATIENCE = 60.0

@@ -13,10 +13,11 @@ from unilaunch.interfaces.model import Model
 from unilaunch.launchers import set_by_launchers
 from unilaunch.machine.devices import count_ranks
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.run_spec import CONFIG_VARIABLE, RunSpec, Spec, read_variables, validate, variable_of
+from unilaunch.spec.run_spec import RunSpec, Spec, validate
 from unilaunch.spec.spec_file import read_file
 from unilaunch.spec.target import Target, read_target
 from unilaunch.spec.task import Machine, Task
+from unilaunch.spec.variables import CONFIG_VARIABLE, read_variables, variable_of
 
 S = TypeVar("S", bound=RunSpec)
 _HOSTS = {"hosts", "hostfile"}

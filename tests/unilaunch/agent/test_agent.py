@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 PROLOGUE = """
 import os, signal, subprocess, sys, time

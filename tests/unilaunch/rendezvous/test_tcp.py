@@ -39,7 +39,7 @@ from unilaunch.rendezvous.joining import find_board
 from unilaunch.rendezvous.secret_file import FileBoard, find_folder
 from unilaunch.rendezvous.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rendezvous.tcp_collectives import TcpCollectives
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 T = TypeVar("T")
 STRANGER = pytest.param(
