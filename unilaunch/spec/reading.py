@@ -3,27 +3,29 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces import plugins
+from unilaunch.interfaces import entry_points, plugins
 from unilaunch.interfaces.model import Model
-from unilaunch.launchers import set_by_launchers
 from unilaunch.machine.devices import count_ranks
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.run_spec import RunSpec, Spec, validate
 from unilaunch.spec.spec_file import read_file
 from unilaunch.spec.target import Target, read_target
 from unilaunch.spec.task import Machine, Task
-from unilaunch.spec.variables import CONFIG_VARIABLE, read_variables, variable_of
+from unilaunch.spec.variables import CONFIG_VARIABLE, is_of_a_service, read_variables, variable_of
 
 S = TypeVar("S", bound=RunSpec)
 _HOSTS = {"hosts", "hostfile"}
 _ENDPOINT = re.compile(r"(?:(?P<bare>[^][:]+)|\[(?P<bracketed>[^][]+)\])(?::(?P<port>0*[1-9]\d{0,4}))?")
 #: What a variable says of the machine that has it, and not of a container elsewhere.
 _OF_A_MACHINE = {*_HOSTS, "allow_run_as_root", "data_dir", "mpirun", "prefix", "cwd", "interface", "master_addr"}
+#: The variables of SkyPilot; the address of node 0 is the first of several lines.
+_SKYPILOT = {"nnodes": "SKYPILOT_NUM_NODES", "node_rank": "SKYPILOT_NODE_RANK", "master_addr": "SKYPILOT_NODE_IPS"}
+_INDEX = "JOB_COMPLETION_INDEX"  # of an indexed Job of Kubernetes; how many pods it has no variable says
 
 
 def read_task(
@@ -224,22 +226,30 @@ def without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> di
 
 
 def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's variables for rank 0's address; if a launcher has set them, they are not the user's."""
-    others = set_by_launchers(environ)
+    """Return the user's variables for rank 0's address; if a launcher or a Service has set them, they are no user's."""
+    others = {name for launcher in _launchers() for name in launcher.exports(environ)}
     return {
         name.lower(): environ[name]
         for name in ("MASTER_ADDR", "MASTER_PORT")
-        if environ.get(name) and name not in others
+        if environ.get(name) and name not in others and not is_of_a_service(name, environ[name])
     }
 
 
-def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return what an orchestrator says of the nodes; nothing where the user names hosts, or another start."""
     if values.keys() & {"hosts", "hostfile", "mpirun"} or values.get("launcher") == "mpirun":
         return {}
-    from unilaunch.launchers.nodes import nodes_of
+    skypilot = {field: environ[name].split()[0] for field, name in _SKYPILOT.items() if environ.get(name, "").strip()}
+    each: Iterable[Mapping[str, str]] = (skypilot, *(launcher.nodes(environ) for launcher in _launchers()))
+    for nodes in each:
+        if nodes.get("nnodes", "1") != "1":
+            return nodes
+    return {"node_rank": environ[_INDEX]} if "nnodes" in values and environ.get(_INDEX) else {}
 
-    return nodes_of(environ, is_number_given="nnodes" in values)
+
+def _launchers() -> Iterable[Any]:
+    """Return the launchers as plug-ins: their package is above this one."""
+    return entry_points.make_all(entry_points.LAUNCHERS, "launcher").values()
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
