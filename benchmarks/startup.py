@@ -45,7 +45,7 @@ RUN = [*UNILAUNCH, "run", "probe", "--backend", "torch"]
 #: Prints what `launch` would hand to its ranks.
 HAND_OVER = """
 import sys
-from unilaunch.spec.handover import hand_over
+from unilaunch.spec.task import hand_over
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task

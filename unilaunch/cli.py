@@ -124,7 +124,7 @@ def _agent(arguments: Sequence[str]) -> int:
     from unilaunch.agent.direct import serve
     from unilaunch.agent.preload import preload, preload_likely
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
-    from unilaunch.spec import handover  # noqa: F401  (the same)
+    from unilaunch.spec import task  # noqa: F401  (the same)
 
     return serve(
         arguments[1:],
@@ -144,7 +144,7 @@ def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
     """Return a rank's task: from the spec that `launch` has passed, or from its command line."""
     if SPEC in environ:
-        from unilaunch.spec.handover import take_over
+        from unilaunch.spec.task import take_over
 
         return take_over(environ[SPEC], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
     from unilaunch.spec.reading import read_task

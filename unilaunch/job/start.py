@@ -30,9 +30,9 @@ from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.record import Record, replace
-from unilaunch.spec import handover
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
+from unilaunch.spec.task import hand_over
 from unilaunch.spec.variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
@@ -106,7 +106,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller, 
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         alone = caller.attended and spec.console == "rank0"
-        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
+        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: hand_over(task)}
         if isinstance(plan.mpirun, DirectStart):
             console = Console(caller.stdin, live.shown, own_windows() if alone else NO_WINDOWS)
             started: Started = agents.start(request, environ, console)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from unilaunch.spec.redaction import redact_fields, without_secret_values
 from unilaunch.spec.run_spec import RunSpec, Spec, validate
-from unilaunch.spec.spec_file import LEFT_OUT, read_file
+from unilaunch.spec.task import LEFT_OUT
 
 
 def written_as(pattern: str, what: str) -> AfterValidator:
@@ -152,6 +152,8 @@ class LaunchSpec(RunSpec, MpiSpec):
         Raises:
             SpecError: The file cannot be read, or has a value that is not allowed.
         """
+        from unilaunch.spec.reading import read_file
+
         fields = read_file(Path(path))
         sources = {field: f"{path}: {field}" for field in fields}
         target = str(fields.get("target", cls.model_fields["target"].default))

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from unilaunch.errors import SpecError
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.reading import read_task
+from unilaunch.spec.reading import read_file, read_task
 from unilaunch.spec.run_spec import RunSpec, validate
-from unilaunch.spec.spec_file import read_file
 from unilaunch.spec.variables import describe_services, read_variables
 
 TEXTS = {

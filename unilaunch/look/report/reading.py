@@ -19,7 +19,7 @@ from unilaunch.look.report.run import LARGEST, Event, Figure, RankRun, Report, R
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.record import replace
-from unilaunch.spec.spec_file import LEFT_OUT, STARTED_IN
+from unilaunch.spec.task import LEFT_OUT, STARTED_IN
 
 #: Log lines from WARNING up that are kept of a rank.
 WARNINGS = 20
