@@ -276,13 +276,7 @@ def _write(run: Callable[[], T]) -> T:
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
-    from unilaunch.spec.reading import known_fields, without_hosts
-    from unilaunch.spec.run_spec import validate
-    from unilaunch.spec.variables import read_variables, variable_of
+    from unilaunch.spec.reading import read_options
 
     _say_services(environ)
-
-    variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
-    variables = without_hosts(variables, given)
-    sources = {name: variable_of(name, environ) for name in set(variables) - set(given)}
-    return validate(kind, {**variables, **given}, sources)
+    return read_options(kind, given, environ, fields)
