@@ -25,7 +25,7 @@ RESTARTS, MAX_RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTART
 #: The variable for `--config`, whose file is read before the fields are known.
 CONFIG_VARIABLE = VARIABLE_PREFIX + "CONFIG"
 #: Fields whose variable has another name than the field.
-VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
+_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
 _NAME = re.compile(r"\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
@@ -45,7 +45,7 @@ def read_variables(
         SpecError: A UNILAUNCH_ variable names no field.
     """
     variables = {
-        VARIABLE_FIELDS.get(name, name.removeprefix(VARIABLE_PREFIX).lower()): name
+        _FIELDS.get(name, name.removeprefix(VARIABLE_PREFIX).lower()): name
         for name in environ
         if name.startswith(VARIABLE_PREFIX)
         and name not in {CONFIG_VARIABLE, SECRET}
@@ -60,7 +60,7 @@ def read_variables(
 
 def variable_of(field: str, environ: Mapping[str, str]) -> str:
     """Return the name of the variable that sets *field* in *environ*."""
-    other_names = (variable for variable, named in VARIABLE_FIELDS.items() if named == field and variable in environ)
+    other_names = (variable for variable, named in _FIELDS.items() if named == field and variable in environ)
     return next(other_names, VARIABLE_PREFIX + field.upper())
 
 
