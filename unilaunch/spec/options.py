@@ -19,7 +19,7 @@ from unilaunch.interfaces.model import Model
 from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.spec.habits import COMMANDS, LAUNCH, Habit, Instead, Needless, Same
-from unilaunch.spec.run_spec import RunSpec, Spec, holds_several, read_several
+from unilaunch.spec.run_spec import RunSpec, Spec, holds_several, option_of, read_several
 from unilaunch.spec.target import read_target
 from unilaunch.version import __version__
 
@@ -226,7 +226,7 @@ def _add_options(
     for name, field in spec.model_fields.items():
         if name not in fields:
             continue
-        option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic has a method named json
+        option = option_of(name)
         text = (field.description or "").replace("%", "%%")
         if name in spec.positional:
             parser.add_argument(
@@ -350,7 +350,7 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 def own_options(command: str, words: Sequence[str]) -> list[str]:
     """Return the arguments of a program that are also options of *command*, and not of a model."""
     line = _line(command)
-    of_models = {_option(field) for model in plugins.models().values() for field in model.spec.model_fields}
+    of_models = {option_of(field) for model in plugins.models().values() for field in model.spec.model_fields}
     names = [_name_and_value(word, line)[0] for word in words if word.startswith("-") and word not in _HELP]
     meanings = {name: line.meaning(name) for name in names}
     return [name for name, same in meanings.items() if isinstance(same, Same) and same.option not in of_models]
@@ -369,10 +369,10 @@ def _line(command: str, words: Sequence[str] = (), parser: Parser | None = None)
         if name.lstrip("-") not in of_engine  # what a word means in a job file wins
     }
     other_names = {
-        _option(name): own[_option(field)]
+        option_of(name): own[option_of(field)]
         for each in (*models.values(), *others)
         for name, field in each.spec.other_names.items()
-        if _option(field) in own
+        if option_of(field) in own
     }
     habits = {
         f"--{name}": habit
@@ -380,10 +380,6 @@ def _line(command: str, words: Sequence[str] = (), parser: Parser | None = None)
         if not isinstance(habit, Same) or habit.option in own
     }
     return Line(command, words, {**habits, **other_names, **own}, models)
-
-
-def _option(field: str) -> str:
-    return f"--{field.replace('_', '-')}"
 
 
 def split(line: Line) -> Words:
@@ -598,7 +594,7 @@ def _refuse_of_other_targets(command: str, target: str, given: Mapping[str, Any]
         takers = [name for name in fields if field in fields[name]]
         if takers and target not in takers:
             read_target(target, fields, here=False)
-            option = _option(field)
+            option = option_of(field)
             behind = "" if target in fields else f"; if {target} takes it, type {target}{mark} {option} ..."
             raise SpecError(f"{option}: an option of {' and '.join(takers)}, not of {target}{behind}")
 

@@ -15,7 +15,7 @@ from unilaunch.machine.devices import count_ranks
 from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.run_spec import RunSpec, Spec, validate
+from unilaunch.spec.run_spec import RunSpec, Spec, option_of, validate
 from unilaunch.spec.target import Target, read_target
 from unilaunch.spec.task import LEFT_OUT, STARTED_IN, Machine, Task
 from unilaunch.spec.variables import CONFIG_VARIABLE, is_of_a_service, read_variables, variable_of
@@ -105,14 +105,14 @@ def _read_sources(
         _Source({} if machine is Machine.IMAGE else _meeting(environ), str.upper),  # of this shell, and not of a pod
         _Source(_without_hosts(file, variables, options), lambda field: f"{config}: {field}"),
         _Source(_without_hosts(variables, options), lambda field: others.get(field) or variable_of(field, environ)),
-        _Source(options, _option),
+        _Source(options, option_of),
     ]
 
 
 def _read_whole(given: Mapping[str, Any], machine: Machine) -> tuple[Target, list[_Source]]:
     """Return the target and the fields from the JSON of `--spec`, and the program's arguments."""
     if others := set(given) - {"spec", "args"}:
-        named = ", ".join(f"--{field.replace('_', '-')}" for field in sorted(others))
+        named = ", ".join(map(option_of, sorted(others)))
         raise SpecError(f"--spec: it says everything; leave out {named}")
     try:
         fields = json.loads(given["spec"])
@@ -158,17 +158,13 @@ def read_options(
     return validate(kind, {**variables, **given}, sources)
 
 
-def _option(field: str) -> str:
-    return "-x" if field == "export" else f"--{field.replace('_', '-')}"
-
-
 def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
     """Raise an error if an option took a script as its value: without a target the default one would run."""
     for field, value in options.items():
         last = value[-1] if isinstance(value, list) and value else value
         last = last[-1] if isinstance(last, list) and last else last  # of --mca NAME VALUE
         if str(last).endswith(".py") and os.path.isfile(str(last)):  # noqa: PTH113  (raises nothing)
-            raise SpecError(f"{_option(field)} {last}: no TARGET is given: does this option lack its value?")
+            raise SpecError(f"{option_of(field)} {last}: no TARGET is given: does this option lack its value?")
 
 
 def known_fields() -> Iterator[Collection[str]]:

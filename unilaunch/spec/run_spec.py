@@ -28,6 +28,9 @@ _KINDS = {
     "string_too_short": "a name or an address",
 }
 
+#: Options that are not named as their field: as mpirun has them, and as_json, since pydantic has a method named json.
+_OPTIONS = {"export": "-x", "mpi_args": "--mpi-arg", "as_json": "--json"}
+
 S = TypeVar("S", bound="Spec")
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -197,6 +200,11 @@ def _has_nul(value: object) -> bool:
     return isinstance(parts, list | tuple | chain) and any(map(_has_nul, parts))
 
 
+def option_of(field: str) -> str:
+    """Return the option that sets a field, with its dashes."""
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+
+
 def holds_several(annotation: Any) -> bool:
     """Return whether a field holds several values: a list, a tuple or a table."""
     kinds = get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
@@ -245,7 +253,7 @@ def _faults(
 
 
 def _where(field: str, sources: Mapping[str, str]) -> str:
-    return sources.get(field, f"--{field.replace('_', '-')}")
+    return sources.get(field, option_of(field))
 
 
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str], others: Iterable[str]) -> str:
