@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from mpirun import LINE, UNILAUNCH, execute, verdict
-from unilaunch.spec.start_variables import SPEC
+from unilaunch.spec.variables import SPEC
 
 #: Prints the moment, and the process's peak in KiB. Not ru_maxrss: that begins with the peak of the starting process.
 NOW = """
@@ -45,7 +45,7 @@ RUN = [*UNILAUNCH, "run", "probe", "--backend", "torch"]
 #: Prints what `launch` would hand to its ranks.
 HAND_OVER = """
 import sys
-from unilaunch.spec.handover import hand_over
+from unilaunch.spec.task import hand_over
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task

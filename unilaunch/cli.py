@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch.errors import InputError, LauncherError, OutputError, SpecError, UnilaunchError, say, say_warning
 from unilaunch.interfaces import plugins
-from unilaunch.spec.start_variables import SPEC
+from unilaunch.spec.variables import SPEC
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -123,7 +123,7 @@ def _agent(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
     from unilaunch.agent.direct import serve
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
-    from unilaunch.spec import handover  # noqa: F401  (the same)
+    from unilaunch.spec import task  # noqa: F401  (the same)
 
     return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _run(args, -inf, status))
 
@@ -138,7 +138,7 @@ def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
     """Return a rank's task: from the spec that `launch` has passed, or from its command line."""
     if SPEC in environ:
-        from unilaunch.spec.handover import take_over
+        from unilaunch.spec.task import take_over
 
         return take_over(environ[SPEC], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
     from unilaunch.spec.reading import read_task
@@ -212,7 +212,7 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
 
 
 def _say_services(environ: Mapping[str, str]) -> None:
-    from unilaunch.spec.service_variables import describe_services
+    from unilaunch.spec.variables import describe_services
 
     if line := describe_services(environ):
         say(line)
@@ -268,12 +268,7 @@ def _write(run: Callable[[], T]) -> T:
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
-    from unilaunch.spec.reading import known_fields, without_hosts
-    from unilaunch.spec.run_spec import read_variables, validate, variable_of
+    from unilaunch.spec.reading import read_options
 
     _say_services(environ)
-
-    variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
-    variables = without_hosts(variables, given)
-    sources = {name: variable_of(name, environ) for name in set(variables) - set(given)}
-    return validate(kind, {**variables, **given}, sources)
+    return read_options(kind, given, environ, fields)

@@ -11,8 +11,8 @@ from mkdocs.structure.files import File, Files
 
 import unilaunch
 from unilaunch.interfaces import plugins
-from unilaunch.spec.grammar import CORE, Parser, Switch, make_parser, model_options
-from unilaunch.spec.help_texts import EXAMPLES, HELP, STARTS
+from unilaunch.spec.help import EXAMPLES, STARTS
+from unilaunch.spec.options import CORE, HELP, Parser, Switch, make_parser, model_options
 
 Row = tuple[str, str, str]
 #: The public packages, by their anchors on the page.

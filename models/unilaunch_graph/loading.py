@@ -14,7 +14,8 @@ from unilaunch.interfaces import agreement
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member, join
-from unilaunch.spec.run_spec import validate, variable_of
+from unilaunch.spec.run_spec import validate
+from unilaunch.spec.variables import variable_of
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import Check, prepare_part
 from unilaunch_graph.spec import DataSpec

@@ -144,7 +144,7 @@ ANSWERED = [
     ("launch --worker_num 4 --local_worker_num 2 train.py", "say how many nodes there are: --nnodes"),
     ("launch --nnodes 1:4 --nproc_per_node 2 train.py", "--nnodes: must be a whole number, not '1:4'"),
     ("launch --nproc_per_node gpu train.py", "no device is visible here: give a number, or -n cpu"),
-    ("launch -n 2 -c 4 train.py", "4 and 2 ranks: give one number, -n; the threads of each rank are --threads 4"),
+    ("launch -n 2 -c 4 train.py", "2 and 4 ranks: give one number, -n; the threads of each rank are --threads 4"),
     ("launch -n 2 -n 3 train.py", "2 and 3 ranks: give one number, -n"),
     ("launch --ntasks 2 -c 4 train.py", "2 and 4 ranks: give one number, -n"),
     ("launch -n 2 --oversubscribe=true train.py", "--oversubscribe=true: this option takes no value: type"),

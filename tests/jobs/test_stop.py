@@ -15,7 +15,7 @@ import pytest
 from jobs.mpirun import Finished, Launcher
 from jobs.ports import free_ports
 from unilaunch.agent.processes import state
-from unilaunch.spec.start_variables import KEY
+from unilaunch.spec.variables import KEY
 
 pytestmark = pytest.mark.timed
 

@@ -22,7 +22,7 @@ from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
-from unilaunch.spec.start_variables import MONITOR, attempt_of
+from unilaunch.spec.variables import MONITOR, attempt_of
 
 if TYPE_CHECKING:
     from unilaunch.agent.own_monitor import OwnMonitor

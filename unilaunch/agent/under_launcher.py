@@ -27,7 +27,7 @@ from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
 from unilaunch.rank.interpreter import live
 from unilaunch.rank.status import Status
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 _TICK = 0.02
 _LONGEST = 5.0

@@ -38,7 +38,7 @@ from unilaunch.monitor.inbox import Inbox
 from unilaunch.record import Record, replace
 from unilaunch.spec.hostfile import Host, format_hostfile
 from unilaunch.spec.launch_spec import DoctorSpec
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
 DEADLINE = 30.0

@@ -23,7 +23,7 @@ from unilaunch.folder.claim import (
 from unilaunch.folder.files import append, event_line, move_aside, write_json
 from unilaunch.record import Record
 from unilaunch.spec.redaction import redact_fields
-from unilaunch.spec.spec_file import LEFT_OUT, STARTED_IN
+from unilaunch.spec.task import LEFT_OUT, STARTED_IN
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
 #: The socket on which the monitor of a running job listens for the job's owner.

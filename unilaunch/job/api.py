@@ -31,8 +31,8 @@ from unilaunch.monitor.inbox import Inbox, RankSeen, RankState
 from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import make_task, resolve_ranks, unfold_options
-from unilaunch.spec.run_spec import variable_of
 from unilaunch.spec.target import LOADING, Target, read_target
+from unilaunch.spec.variables import variable_of
 
 #: What ranks run: a spec, a function, or a target (a model's name, a script, "package.module:function").
 Program = LaunchSpec | Callable[..., Any] | str | Path

@@ -40,7 +40,7 @@ from unilaunch.monitor.messages import BadMessageError, Message
 from unilaunch.overriding import override
 from unilaunch.rendezvous.secret_file import PrivateFile, find_folder
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
+from unilaunch.spec.variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
 from unilaunch.version import __version__
 
 #: Where node 0 listens if nobody says; torchrun's port.

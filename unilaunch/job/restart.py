@@ -22,8 +22,8 @@ from unilaunch.record import replace
 from unilaunch.spec.hostfile import format_hostfile
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.placeholders import placeholder_values, replace_placeholders
-from unilaunch.spec.start_variables import MAX_RESTARTS, RESTARTS, SECRET
 from unilaunch.spec.task import Task
+from unilaunch.spec.variables import MAX_RESTARTS, RESTARTS, SECRET
 
 #: Seconds between two tries to log in to hosts that do not answer.
 _PAUSE = 2.0

@@ -31,10 +31,10 @@ from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.record import Record, replace
-from unilaunch.spec import handover
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.start_variables import MONITOR, SPEC
+from unilaunch.spec.task import hand_over
+from unilaunch.spec.variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0
@@ -107,7 +107,7 @@ def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAg
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         alone = caller.attended and spec.console == "rank0"
-        environ = {**request.environ, MONITOR: where, SPEC: handover.hand_over(task)}
+        environ = {**request.environ, MONITOR: where, SPEC: hand_over(task)}
         if isinstance(plan.mpirun, DirectStart):
             console = Console(caller.stdin, live.shown, own_windows() if alone else NO_WINDOWS)
             started: Started = agents.start(request, environ, console)

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from unilaunch.errors import LauncherError, MonitorError
 from unilaunch.overriding import override
-from unilaunch.spec.start_variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
+from unilaunch.spec.variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
 
 if TYPE_CHECKING:
     from unilaunch.job.terminal import Console

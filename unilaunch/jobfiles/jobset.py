@@ -16,8 +16,8 @@ from unilaunch.jobfiles import kubernetes as k8s
 from unilaunch.overriding import override
 from unilaunch.spec.habits import Habit, Same
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.start_variables import KEY, SECRET
 from unilaunch.spec.task import Task
+from unilaunch.spec.variables import KEY, SECRET
 
 _JOB = "ranks"
 _PORT = 29400

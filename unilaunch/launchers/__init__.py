@@ -15,8 +15,7 @@ from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.ancestry import Ancestor, Daemon, ancestors
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
-from unilaunch.spec.service_variables import is_of_a_service
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR, is_of_a_service
 
 
 class Evidence(Record):

@@ -67,6 +67,13 @@ class Launcher(ABC):
         """Return the variables that it has set in *environ*, and that could be taken for the user's choice."""
         return ()
 
+    def nodes(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
+        """Return what it says of the nodes to the one `launch` that it starts on each, as fields of `LaunchSpec`.
+
+        `nnodes` is their number, "1" if there is one only. What the user gives wins.
+        """
+        return {}
+
     def mpirun_variables(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
         """Return what an mpirun must find in the environment to start where this launcher has started its shell."""
         return {}

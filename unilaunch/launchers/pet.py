@@ -15,6 +15,10 @@ PER_NODE = "PET_NPROC_PER_NODE"  # "1", "auto", "gpu", "cpu"
 NODE = "PET_NODE_RANK"
 ADDRESS = "PET_MASTER_ADDR"
 PORT = "PET_MASTER_PORT"
+#: The fields of `LaunchSpec` that they set.
+_FIELDS = {
+    "nnodes": NODES, "node_rank": NODE, "nproc_per_node": PER_NODE, "master_addr": ADDRESS, "master_port": PORT
+}  # fmt: skip
 #: What torchrun, or another launcher of one host, sets for its ranks, which have PET_* too.
 _STARTED = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")
 
@@ -47,6 +51,13 @@ class Pet(Launcher):
             patient=True,  # the kubelet waits for terminationGracePeriodSeconds
             rank_0_hosts=[environ.get(ADDRESS, "")],
         )  # fmt: skip
+
+    @override
+    def nodes(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """Read torchrun's variables; a rank that torchrun has started has them too."""
+        if _STARTED[0] in environ:
+            return {}
+        return {field: environ[name] for field, name in _FIELDS.items() if environ.get(name)}
 
     @override
     def copies(self, environ: Mapping[str, str]) -> int:

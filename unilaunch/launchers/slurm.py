@@ -17,6 +17,7 @@ LAST_STEP = 0xFFFFFFEF  # higher numbers are Slurm's special steps: the batch sc
 JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 NODE = "SLURMD_NODENAME"  # of this process, by the name that Slurm has for it
+NODE_RANK = "SLURM_NODEID"
 STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one component
 COMPONENTS = "SLURM_HET_SIZE"
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
@@ -27,6 +28,7 @@ ARBITRARY = "arbitrary"  # a file maps tasks to hosts; no variable has its conte
 NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
 OWN_SPACE = "slurm."  # otherwise the step is another launcher's: mpirun and prterun start their daemons through srun
 WIRED = (NAMESPACE, "PMI_FD", "PMI_RANK")
+_PORTS = 10_000  # number of ports, of which each job takes one; and the first of them
 _RANGES = re.compile(r"\[(\d+)[^\]]*\]")
 
 
@@ -59,6 +61,19 @@ class Slurm(Launcher):
             rank_0_hosts=[*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")],
         )  # fmt: skip
         return replace(found, run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if found.size > 1 else "")
+
+    @override
+    def nodes(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """Read the variables of a step that has one task on each node; a batch script runs on one node alone."""
+        if environ.get(SIZES[0]) != environ.get(STEP_NODES) or not is_step(environ):
+            return {}
+        # A batch script starts the step on node 0 itself, whose name may have no address.
+        addresses = first_host(environ.get(NODES[0], "")), environ.get(LAUNCH_NODE)
+        fields = {"nnodes": environ.get(STEP_NODES), "node_rank": environ.get(NODE_RANK)}
+        fields["master_addr"] = ",".join(filter(None, addresses))
+        if (job := environ.get(JOB, "")).isdecimal():
+            fields["master_port"] = str(_PORTS + int(job) % _PORTS)  # two jobs may share a node
+        return {field: value for field, value in fields.items() if value}
 
     @override
     def mpirun_variables(self, environ: Mapping[str, str]) -> Mapping[str, str]:

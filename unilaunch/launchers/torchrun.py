@@ -6,7 +6,7 @@ from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.launcher import Launcher, describe
 from unilaunch.overriding import override
 from unilaunch.record import replace
-from unilaunch.spec.start_variables import KEY
+from unilaunch.spec.variables import KEY
 
 RANK = "RANK"
 SIZE = "WORLD_SIZE"

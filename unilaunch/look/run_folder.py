@@ -26,7 +26,7 @@ from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
-from unilaunch.spec.spec_file import LEFT_OUT, STARTED_IN
+from unilaunch.spec.task import LEFT_OUT, STARTED_IN
 
 LARGEST = 1e300  # of a figure in a chart or a mean: differences and sums of larger ones overflow
 #: A figure in a file.

@@ -26,8 +26,8 @@ from unilaunch.rank.status import Status
 from unilaunch.record import Record, replace
 from unilaunch.spec.placeholders import placeholder_values, replace_placeholders
 from unilaunch.spec.redaction import redact_fields
-from unilaunch.spec.start_variables import MONITOR
 from unilaunch.spec.task import Task
+from unilaunch.spec.variables import MONITOR
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.rendezvous import join, join_mpi
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.service_variables import describe_services
-from unilaunch.spec.start_variables import KEY, MONITOR, SPEC, attempt_of
 from unilaunch.spec.task import Task
+from unilaunch.spec.variables import KEY, MONITOR, SPEC, attempt_of, describe_services
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.secret_file import PrivateFile, find_folder
-from unilaunch.spec.start_variables import KEY, MONITOR, attempt_of
+from unilaunch.spec.variables import KEY, MONITOR, attempt_of
 
 _PMI_DESCRIPTOR = "PMI_FD"
 _KEY = "unilaunch"  # of the text in a launcher's store
@@ -172,7 +172,7 @@ class LaunchBoard(TextBoard):
 
     Args:
         info: The launcher info.
-        where: Where the launching process listens, as in `start_variables.MONITOR`.
+        where: Where the launching process listens, as in `variables.MONITOR`.
         attempt: How often the job was started before.
     """
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from unilaunch.spec.redaction import redact_fields, without_secret_values
-from unilaunch.spec.run_spec import RunSpec, Spec, validate
-from unilaunch.spec.spec_file import LEFT_OUT, read_file
+from unilaunch.spec.run_spec import RunSpec, Spec, option_of, validate
+from unilaunch.spec.task import LEFT_OUT
 
 
 def written_as(pattern: str, what: str) -> AfterValidator:
@@ -122,7 +122,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     def options_of_mpirun(self) -> list[str]:
         """The options that were given and that only mpirun can apply, as they are typed."""
         given = self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
-        return sorted(f"--{field.removesuffix('s').replace('_', '-')}" for field in given)  # --mpi-arg of mpi_args
+        return sorted(map(option_of, given))
 
     def resolved(self) -> Self:
         """Return the spec with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
@@ -152,6 +152,8 @@ class LaunchSpec(RunSpec, MpiSpec):
         Raises:
             SpecError: The file cannot be read, or has a value that is not allowed.
         """
+        from unilaunch.spec.reading import read_file
+
         fields = read_file(Path(path))
         sources = {field: f"{path}: {field}" for field in fields}
         target = str(fields.get("target", cls.model_fields["target"].default))

@@ -3,26 +3,52 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import SpecError, say
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.model import Model
-from unilaunch.launchers import set_by_launchers
 from unilaunch.machine.devices import count_ranks
+from unilaunch.overriding import override
+from unilaunch.record import Record
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.run_spec import CONFIG_VARIABLE, RunSpec, Spec, read_variables, validate, variable_of
-from unilaunch.spec.spec_file import read_file
+from unilaunch.spec.run_spec import RunSpec, Spec, option_of, validate
 from unilaunch.spec.target import Target, read_target
-from unilaunch.spec.task import Machine, Task
+from unilaunch.spec.task import LEFT_OUT, STARTED_IN, Machine, Task
+from unilaunch.spec.variables import CONFIG_VARIABLE, is_of_a_service, read_variables, variable_of
 
 S = TypeVar("S", bound=RunSpec)
+AnySpec = TypeVar("AnySpec", bound=Spec)
 _HOSTS = {"hosts", "hostfile"}
 _ENDPOINT = re.compile(r"(?:(?P<bare>[^][:]+)|\[(?P<bracketed>[^][]+)\])(?::(?P<port>0*[1-9]\d{0,4}))?")
 #: What a variable says of the machine that has it, and not of a container elsewhere.
 _OF_A_MACHINE = {*_HOSTS, "allow_run_as_root", "data_dir", "mpirun", "prefix", "cwd", "interface", "master_addr"}
+#: The variables of SkyPilot; the address of node 0 is the first of several lines.
+_SKYPILOT = {"nnodes": "SKYPILOT_NUM_NODES", "node_rank": "SKYPILOT_NODE_RANK", "master_addr": "SKYPILOT_NODE_IPS"}
+_INDEX = "JOB_COMPLETION_INDEX"  # of an indexed Job of Kubernetes; how many pods it has no variable says
+#: Fields of earlier versions, and what became of them.
+_GONE = {
+    "share_import": "a direct start imports the framework once by itself",
+    "output_filename": "the ranks' output is in output_dir",
+    "tag_output": "write console: labelled",
+    "merge_stderr_to_stdout": "unilaunch logs shows both streams in the order of time",
+}
+_LARGEST_FILE = 1 << 20  # bytes
+
+
+class _Source(Record):
+    """Fields that are set in one place. Of several sources the later one wins.
+
+    Attributes:
+        fields: The values by field.
+        name: Returns how the user calls the place, by field: "--seed", "run.toml: seed".
+    """
+
+    fields: Mapping[str, Any]
+    name: Callable[[str], str]
 
 
 def read_task(
@@ -32,7 +58,7 @@ def read_task(
 
     Args:
         kind: The spec's type.
-        given: The options of the command line as text, by field; "config" names a file.
+        given: The options of the command line as text, by field; "config" names a file, "spec" is all as JSON.
         environ: The process's environment.
         machine: Where the job will run.
 
@@ -40,98 +66,96 @@ def read_task(
         SpecError: Something is not allowed.
         PluginError: The model or the backend is not installed.
     """
-    if "spec" in given:
-        return _read_whole(kind, given, environ, machine)
+    target, sources = _read_whole(given, machine) if "spec" in given else _read_sources(kind, given, environ, machine)
+    if machine is Machine.HERE and "nnodes" in kind.model_fields:
+        nodes = _nodes(_merge(sources), environ)
+        sources = [_Source(nodes, lambda field: f"the environment's {field}"), *sources]
+    values = _merge(sources)
+    resolve_ranks(values, environ, machine)
+    names = {field: source.name(field) for source in sources for field in source.fields}
+    return make_task(kind, target, values, names, machine)
+
+
+def _read_sources(
+    kind: type[RunSpec], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine
+) -> tuple[Target, list[_Source]]:
+    """Return the target, and what a file, the environment and the options set."""
     options = {field: value for field, value in given.items() if field != "config"}
     variables = read_variables(environ, kind.model_fields, known_fields)
     config = str(given.get("config") or environ.get(CONFIG_VARIABLE, ""))
     file = read_file(Path(config), given) if config else {}
-    if not ({"target"} & {*file, *variables, *options}):
+    every = {**file, **variables, **options}
+    if "target" not in every:
         _refuse_script_as_value(options)
-    target = _choose({**file, **variables, **options}, machine)
-    file = _unfold(file, target, config)
-    if file and "config" in given:
-        _refuse_options_of_launch(kind, file, config)
-    elif file:  # a variable may name the file of another command
-        from unilaunch.spec.launch_spec import LaunchSpec
-
-        file = {
-            field: file[field] for field in file if field in kind.model_fields or field not in LaunchSpec.model_fields
-        }
+    target = _choose(every, machine)
+    file = _of_command(kind, _unfold(file, target, config), config, typed="config" in given)
+    model = plugins.models()[target.name].spec if target.kind == "model" else None
     # The environment may set options of another model or command; on the command line and in a file that is an error.
-    mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
+    mine = {*kind.model_fields, *(model.model_fields if model else ())}
     variables = {field: value for field, value in variables.items() if field in mine}
     others: Mapping[str, str] = {}
     if machine is Machine.IMAGE:
         variables = {field: value for field, value in variables.items() if field not in _OF_A_MACHINE}
-    elif target.kind == "model":
-        others = plugins.models()[target.name].spec.other_variables
-        others = {field: name for name, field in others.items() if environ.get(name) and field not in variables}
+    elif model:
+        others = {
+            field: name for name, field in model.other_variables.items() if environ.get(name) and field not in variables
+        }
         variables |= {field: environ[name] for field, name in others.items()}
-    file = without_hosts(file, variables, options)
-    variables = without_hosts(variables, options)
-    meeting = {} if machine is Machine.IMAGE else _meeting(environ)  # of this shell, and not of a pod
-    values = {**meeting, **file, **variables, **options}
-    nodes = {} if machine is not Machine.HERE or "nnodes" not in kind.model_fields else _nodes(values, environ)
-    values = {**nodes, **values}
-    sources = {
-        **{field: f"the environment's {field}" for field in nodes},
-        **{field: field.upper() for field in meeting},
-        **{field: f"{config}: {field}" for field in file},
-        **{field: others.get(field) or variable_of(field, environ) for field in variables},
-        **{field: _option(field) for field in options},
-    }
-    resolve_ranks(values, environ, machine)
-    return make_task(kind, target, values, sources, machine)
+    return target, [
+        _Source({} if machine is Machine.IMAGE else _meeting(environ), str.upper),  # of this shell, and not of a pod
+        _Source(_without_hosts(file, variables, options), lambda field: f"{config}: {field}"),
+        _Source(_without_hosts(variables, options), lambda field: others.get(field) or variable_of(field, environ)),
+        _Source(options, option_of),
+    ]
 
 
-def resolve_ranks(values: dict[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> None:
-    """Let `nprocs` in *values* be the number of all ranks, and count what "gpu", "cpu" and "auto" name on this host.
+def _read_whole(given: Mapping[str, Any], machine: Machine) -> tuple[Target, list[_Source]]:
+    """Return the target and the fields from the JSON of `--spec`, and the program's arguments."""
+    if others := set(given) - {"spec", "args"}:
+        named = ", ".join(map(option_of, sorted(others)))
+        raise SpecError(f"--spec: it says everything; leave out {named}")
+    try:
+        fields = json.loads(given["spec"])
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"--spec: {error}: expected a spec as JSON") from None
+    if not isinstance(fields, dict):
+        raise SpecError(f"--spec: expected fields (name and value), found {type(fields).__name__}")
+    fields |= {"args": given["args"]} if "args" in given else {}
+    target = _choose(fields, machine)
+    return target, [_Source(_unfold(fields, target, "--spec"), lambda field: f"--spec: {field}")]
 
-    Where there are several nodes, the address of node 0 is read from `rdzv_endpoint`.
+
+def _merge(sources: Iterable[_Source]) -> dict[str, Any]:
+    return {field: value for source in sources for field, value in source.fields.items()}
+
+
+def _of_command(kind: type[RunSpec], file: Mapping[str, Any], path: str, *, typed: bool) -> dict[str, Any]:
+    """Return a file's fields without those of `launch`, if the command is another one.
+
+    A variable may name the file of another command; on the command line that is an error.
+    """
+    if not file:
+        return {}
+    from unilaunch.spec.launch_spec import LaunchSpec
+
+    others = [field for field in file if field in LaunchSpec.model_fields and field not in kind.model_fields]
+    if others and typed:
+        raise SpecError(f"{path}: {', '.join(others)}: only launch can do that: type unilaunch launch --config {path}")
+    return {field: value for field, value in file.items() if field not in others}
+
+
+def read_options(
+    kind: type[AnySpec], given: Mapping[str, Any], environ: Mapping[str, str], fields: Collection[str]
+) -> AnySpec:
+    """Return the options of a command that starts no job; UNILAUNCH_ variables set those of *fields* not *given*.
 
     Raises:
-        SpecError: A number is another word, the numbers contradict each other, or the job is for another machine.
-        PlacementError: There is no device, and "gpu" asks for one.
+        SpecError: A value is not allowed, or a variable names no option.
     """
-    _read_endpoint(values)
-    for field, typed in (("nprocs", "-n"), ("nproc_per_node", "--nproc-per-node")):
-        kind = values.get(field)
-        if isinstance(kind, str) and kind.isalpha():
-            if kind not in {"gpu", "cpu", "auto"}:
-                raise SpecError(f"{typed} {kind}: expected a number of ranks, gpu, cpu or auto")
-            if machine is not Machine.HERE:
-                raise SpecError(
-                    f"{typed} {kind} counts what this host has, and a job file is for another: give a number"
-                )
-            values[field] = count_ranks(kind, environ)
-    nodes, each, every = (str(values.get(field, "")) for field in ("nnodes", "nproc_per_node", "nprocs"))
-    nodes = nodes.partition(":")[0] or "1"
-    if not (nodes.isdecimal() and each.isdecimal()):
-        return
-    if every.isdecimal() and int(every) != int(each) * int(nodes):
-        raise SpecError(
-            f"-n {every} counts all ranks, and --nproc-per-node {each} those of each of {nodes} nodes: leave one of "
-            "the two out, or say how many nodes there are: --nnodes"
-        )
-    values["nprocs"] = int(each) * int(nodes)
-
-
-def _read_endpoint(values: dict[str, Any]) -> None:
-    """Let torchrun's --rdzv-endpoint be the address and the port of node 0; one node has no use for it."""
-    endpoint = str(values.get("rdzv_endpoint") or "")
-    if not endpoint or str(values.get("nnodes", "1")).partition(":")[0] == "1":
-        return
-    parts = _ENDPOINT.fullmatch(endpoint)
-    if not parts:
-        raise SpecError(f"--rdzv-endpoint {endpoint}: expected ADDRESS or ADDRESS:PORT, with a port above 0")
-    values.setdefault("master_addr", parts["bare"] or parts["bracketed"])
-    if parts["port"]:
-        values.setdefault("master_port", parts["port"])
-
-
-def _option(field: str) -> str:
-    return "-x" if field == "export" else f"--{field.replace('_', '-')}"
+    variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
+    variables = _without_hosts(variables, given)
+    sources = {name: variable_of(name, environ) for name in variables.keys() - given.keys()}
+    return validate(kind, {**variables, **given}, sources)
 
 
 def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
@@ -140,66 +164,7 @@ def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
         last = value[-1] if isinstance(value, list) and value else value
         last = last[-1] if isinstance(last, list) and last else last  # of --mca NAME VALUE
         if str(last).endswith(".py") and os.path.isfile(str(last)):  # noqa: PTH113  (raises nothing)
-            raise SpecError(f"{_option(field)} {last}: no TARGET is given: does this option lack its value?")
-
-
-def _refuse_options_of_launch(kind: type[RunSpec], file: Mapping[str, Any], path: str) -> None:
-    from unilaunch.spec.launch_spec import LaunchSpec
-
-    if others := [field for field in file if field in LaunchSpec.model_fields and field not in kind.model_fields]:
-        raise SpecError(f"{path}: {', '.join(others)}: only launch can do that: type unilaunch launch --config {path}")
-
-
-def _read_whole(
-    kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine
-) -> Task[S]:  # fmt: skip
-    """Return the task from the JSON of `--spec` and the program's arguments.
-
-    No other source is read, but for what an orchestrator says of the nodes to each `launch`.
-    """
-    if others := set(given) - {"spec", "args"}:
-        named = ", ".join(f"--{field.replace('_', '-')}" for field in sorted(others))
-        raise SpecError(f"--spec: it says everything; leave out {named}")
-    try:
-        values = json.loads(given["spec"])
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"--spec: {error}: expected a spec as JSON") from None
-    if not isinstance(values, dict):
-        raise SpecError(f"--spec: expected fields (name and value), found {type(values).__name__}")
-    values |= {"args": given["args"]} if "args" in given else {}
-    target = _choose(values, machine)
-    values = _unfold(values, target, "--spec")
-    sources = {field: f"--spec: {field}" for field in values}
-    if "nnodes" in kind.model_fields and machine is Machine.HERE:
-        values = {**(nodes := _nodes(values, environ)), **values}
-        sources = {**{field: f"the environment's {field}" for field in nodes}, **sources}
-        resolve_ranks(values, environ)
-    return make_task(kind, target, values, sources, machine)
-
-
-def make_task(
-    kind: type[S],
-    target: Target,
-    values: Mapping[str, Any],
-    sources: Mapping[str, str],
-    machine: Machine = Machine.HERE,
-) -> Task[S]:
-    """Return the task that *values* describe: the fields of the spec and of the model.
-
-    Raises:
-        SpecError: Something is not allowed.
-        PluginError: The backend is not installed.
-    """
-    here = machine is not Machine.IMAGE
-    if target.kind != "model":
-        spec = validate(kind, values, sources)
-        return Task(spec, target, None, None, plugins.backends_of_program(spec.backend, here=here))
-    model = plugins.models()[target.name]
-    spec, options = _validate_both(kind, model, values, sources)
-    if not here:
-        return Task(spec, target, model, options, plugins.backends_of_program(spec.backend, here=False))
-    backend = plugins.load_backend(spec.backend)
-    return Task(spec.model_copy(update={"backend": backend.name}), target, model, options, (backend,))
+            raise SpecError(f"{option_of(field)} {last}: no TARGET is given: does this option lack its value?")
 
 
 def known_fields() -> Iterator[Collection[str]]:
@@ -216,29 +181,37 @@ def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
     return read_target(text, plugins.named_models(text), here=machine is not Machine.IMAGE)
 
 
-def without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
+def _without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
     """Return a source without its hosts, if a stronger one names hosts: in a list or a file, that is one option."""
     named = any(_HOSTS & set(one) for one in stronger)
     return {field: value for field, value in weaker.items() if not (named and field in _HOSTS)}
 
 
 def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's variables for rank 0's address; if a launcher has set them, they are not the user's."""
-    others = set_by_launchers(environ)
+    """Return the user's variables for rank 0's address; if a launcher or a Service has set them, they are no user's."""
+    others = {name for launcher in _launchers() for name in launcher.exports(environ)}
     return {
         name.lower(): environ[name]
         for name in ("MASTER_ADDR", "MASTER_PORT")
-        if environ.get(name) and name not in others
+        if environ.get(name) and name not in others and not is_of_a_service(name, environ[name])
     }
 
 
-def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return what an orchestrator says of the nodes; nothing where the user names hosts, or another start."""
     if values.keys() & {"hosts", "hostfile", "mpirun"} or values.get("launcher") == "mpirun":
         return {}
-    from unilaunch.launchers.nodes import nodes_of
+    skypilot = {field: environ[name].split()[0] for field, name in _SKYPILOT.items() if environ.get(name, "").strip()}
+    each: Iterable[Mapping[str, str]] = (skypilot, *(launcher.nodes(environ) for launcher in _launchers()))
+    for nodes in each:
+        if nodes.get("nnodes", "1") != "1":
+            return nodes
+    return {"node_rank": environ[_INDEX]} if "nnodes" in values and environ.get(_INDEX) else {}
 
-    return nodes_of(environ, is_number_given="nnodes" in values)
+
+def _launchers() -> Iterable[Any]:
+    """Return the launchers as plug-ins: their package is above this one."""
+    return plugins.make_all(plugins.LAUNCHERS, "launcher").values()
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
@@ -287,6 +260,76 @@ def named_word(name: str, text: str) -> str:
     return f"{name}={text}"
 
 
+def resolve_ranks(values: dict[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> None:
+    """Let `nprocs` in *values* be the number of all ranks, and count what "gpu", "cpu" and "auto" name on this host.
+
+    Where there are several nodes, the address of node 0 is read from `rdzv_endpoint`.
+
+    Raises:
+        SpecError: A number is another word, the numbers contradict each other, or the job is for another machine.
+        PlacementError: There is no device, and "gpu" asks for one.
+    """
+    _read_endpoint(values)
+    for field, typed in (("nprocs", "-n"), ("nproc_per_node", "--nproc-per-node")):
+        kind = values.get(field)
+        if isinstance(kind, str) and kind.isalpha():
+            if kind not in {"gpu", "cpu", "auto"}:
+                raise SpecError(f"{typed} {kind}: expected a number of ranks, gpu, cpu or auto")
+            if machine is not Machine.HERE:
+                raise SpecError(
+                    f"{typed} {kind} counts what this host has, and a job file is for another: give a number"
+                )
+            values[field] = count_ranks(kind, environ)
+    nodes, each, every = (str(values.get(field, "")) for field in ("nnodes", "nproc_per_node", "nprocs"))
+    nodes = nodes.partition(":")[0] or "1"
+    if not (nodes.isdecimal() and each.isdecimal()):
+        return
+    if every.isdecimal() and int(every) != int(each) * int(nodes):
+        raise SpecError(
+            f"-n {every} counts all ranks, and --nproc-per-node {each} those of each of {nodes} nodes: leave one of "
+            "the two out, or say how many nodes there are: --nnodes"
+        )
+    values["nprocs"] = int(each) * int(nodes)
+
+
+def _read_endpoint(values: dict[str, Any]) -> None:
+    """Let torchrun's --rdzv-endpoint be the address and the port of node 0; one node has no use for it."""
+    endpoint = str(values.get("rdzv_endpoint") or "")
+    if not endpoint or str(values.get("nnodes", "1")).partition(":")[0] == "1":
+        return
+    parts = _ENDPOINT.fullmatch(endpoint)
+    if not parts:
+        raise SpecError(f"--rdzv-endpoint {endpoint}: expected ADDRESS or ADDRESS:PORT, with a port above 0")
+    values.setdefault("master_addr", parts["bare"] or parts["bracketed"])
+    if parts["port"]:
+        values.setdefault("master_port", parts["port"])
+
+
+def make_task(
+    kind: type[S],
+    target: Target,
+    values: Mapping[str, Any],
+    sources: Mapping[str, str],
+    machine: Machine = Machine.HERE,
+) -> Task[S]:
+    """Return the task that *values* describe: the fields of the spec and of the model.
+
+    Raises:
+        SpecError: Something is not allowed.
+        PluginError: The backend is not installed.
+    """
+    here = machine is not Machine.IMAGE
+    if target.kind != "model":
+        spec = validate(kind, values, sources)
+        return Task(spec, target, None, None, plugins.backends_of_program(spec.backend, here=here))
+    model = plugins.models()[target.name]
+    spec, options = _validate_both(kind, model, values, sources)
+    if not here:
+        return Task(spec, target, model, options, plugins.backends_of_program(spec.backend, here=False))
+    backend = plugins.load_backend(spec.backend)
+    return Task(spec.model_copy(update={"backend": backend.name}), target, model, options, (backend,))
+
+
 def _validate_both(
     kind: type[S], model: Model, values: Mapping[str, Any], sources: Mapping[str, str]
 ) -> tuple[S, Spec]:
@@ -305,3 +348,85 @@ def _validate_both(
         words = " ".join(redact_words(spec.args))
         raise SpecError(f"args: {model.name} is a model and has options, no arguments: {words}")
     return spec, validate(model.spec, rest, sources, kind.model_fields)
+
+
+def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
+    """Return the fields that a TOML, YAML or JSON file sets.
+
+    Args:
+        path: The file.
+        given: The fields that the command line sets.
+
+    Raises:
+        SpecError: There is no such file, it cannot be parsed, it is not a table of fields, or values are left out.
+    """
+    path = Path(os.path.expanduser(path))  # noqa: PTH111  (raises nothing where there is no home)
+    try:
+        if path.exists() and not path.is_file():
+            raise SpecError(f"{path}: cannot be read: it is no file")
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+        text = data.decode("utf-8-sig")  # editors on Windows put a byte order mark first
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from error
+    if len(data) > _LARGEST_FILE:
+        raise SpecError(f"{path}: it has more than {_LARGEST_FILE >> 20} MiB: expected a file of options")
+    fields = _parse(path, text)
+    if not isinstance(fields, dict):
+        raise SpecError(f"{path}: expected fields (name and value), found {type(fields).__name__}")
+    fields.pop(STARTED_IN, None)  # paths of the file are relative to where it is used
+    if fields.pop(LEFT_OUT, False) and "args" not in given:
+        raise SpecError(
+            f"{path}: args: the values of secrets are left out: give the target and all its arguments on the command "
+            "line"
+        )
+    named = [(str(name).replace("-", "_"), value) for name, value in fields.items()]
+    for name in [name for name, _ in named if name in _GONE]:
+        say(f"{path}: {name} is ignored: {_GONE[name]}")
+    named = [(name, value) for name, value in named if name not in _GONE]
+    try:
+        return _table(named)
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def _table(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a table of names and values; raise a ValueError if a name is there twice: one of them would be lost."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name}: it is there twice")
+    return table
+
+
+def _parse(path: Path, text: str) -> object:
+    try:
+        match path.suffix:
+            case ".toml":
+                import tomllib
+
+                return tomllib.loads(text)
+            case ".yaml" | ".yml":
+                return _parse_yaml(text)
+            case ".json":
+                import json
+
+                return json.loads(text, object_pairs_hook=_table)
+    except Exception as error:  # each library has its own exception; each message names the place
+        raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
+    raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
+
+
+def _parse_yaml(text: str) -> object:
+    import yaml
+
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines can expand to gigabytes
+        raise ValueError("aliases (*name) are not read: write the value out")
+
+    class Loader(yaml.SafeLoader):
+        @override
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            _table([(key.value, value) for key, value in node.value])
+            return super().construct_mapping(node, deep)
+
+    return yaml.load(text, Loader)  # noqa: S506  (it is a SafeLoader)

@@ -1,7 +1,7 @@
-"""The spec of a run, and how it is read from options, the environment and a file."""
+"""The spec of a run, and the check of values that options, the environment or a file give."""
 
 import os
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import cleandoc
 from itertools import chain
@@ -16,13 +16,6 @@ from unilaunch.errors import SpecError, nearest
 from unilaunch.overriding import override
 from unilaunch.spec.placeholders import has_known_placeholders
 from unilaunch.spec.redaction import redact_fields
-from unilaunch.spec.service_variables import is_of_a_service
-from unilaunch.spec.start_variables import SECRET, VARIABLE_PREFIX
-
-#: The variable for `--config`, whose file is read before the fields are known.
-CONFIG_VARIABLE = VARIABLE_PREFIX + "CONFIG"
-#: Fields whose variable has another name than the field.
-VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
 
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _ONE_AT_A_TIME = Lock()  # several jobs may be started from several threads
@@ -34,6 +27,9 @@ _KINDS = {
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
     "string_too_short": "a name or an address",
 }
+
+#: Options that are not named as their field: as mpirun has them, and as_json, since pydantic has a method named json.
+_OPTIONS = {"export": "-x", "mpi_args": "--mpi-arg", "as_json": "--json"}
 
 S = TypeVar("S", bound="Spec")
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -155,40 +151,6 @@ class RunSpec(Spec):
     )
 
 
-def read_variables(
-    environ: Mapping[str, str], own: Container[str], known: Callable[[], Iterable[Collection[str]]]
-) -> dict[str, str]:
-    """Return the fields that UNILAUNCH_ variables set; those that Kubernetes made for a Service set none.
-
-    Args:
-        environ: The process's environment.
-        own: Names of the fields of the spec at hand.
-        known: Returns the names of the fields of every spec; a name in none of them is an error. It is read only for
-            a variable that sets none of *own*, and only as far as is needed, since it loads every command.
-
-    Raises:
-        SpecError: A UNILAUNCH_ variable names no field.
-    """
-    variables = {
-        VARIABLE_FIELDS.get(name, name.removeprefix(VARIABLE_PREFIX).lower()): name
-        for name in environ
-        if name.startswith(VARIABLE_PREFIX)
-        and name not in {CONFIG_VARIABLE, SECRET}
-        and not is_of_a_service(name, environ[name])
-    }
-    others = {field: name for field, name in variables.items() if field not in own}
-    for field, name in others.items():
-        if not any(field in names for names in known()):
-            raise SpecError(f"{name} names no option{nearest(field, chain.from_iterable(known()))}")
-    return {field: environ[name] for field, name in variables.items()}
-
-
-def variable_of(field: str, environ: Mapping[str, str]) -> str:
-    """Return the name of the variable that sets *field* in *environ*."""
-    other_names = (variable for variable, named in VARIABLE_FIELDS.items() if named == field and variable in environ)
-    return next(other_names, VARIABLE_PREFIX + field.upper())
-
-
 def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str], others: Iterable[str] = ()) -> S:
     """Return the spec with these *fields*.
 
@@ -236,6 +198,11 @@ def _has_nul(value: object) -> bool:
     if isinstance(parts, str | Path):
         return "\0" in str(parts)
     return isinstance(parts, list | tuple | chain) and any(map(_has_nul, parts))
+
+
+def option_of(field: str) -> str:
+    """Return the option that sets a field, with its dashes."""
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
 
 
 def holds_several(annotation: Any) -> bool:
@@ -286,7 +253,7 @@ def _faults(
 
 
 def _where(field: str, sources: Mapping[str, str]) -> str:
-    return sources.get(field, f"--{field.replace('_', '-')}")
+    return sources.get(field, option_of(field))
 
 
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str], others: Iterable[str]) -> str:

@@ -1,17 +1,34 @@
-"""The task: spec, target and options, read and checked; nothing is imported or started yet."""
+"""The task: spec, target and options, read and checked; nothing is imported or started yet.
 
+`launch` passes the task to its ranks as JSON, which they read without pydantic: its import takes longer than a rank
+takes for everything else.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
+from unilaunch.errors import PluginError, SpecError
+from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Backend
 from unilaunch.interfaces.model import Model
+from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.spec.target import Target
+from unilaunch.version import __version__
 
 if TYPE_CHECKING:
+    from unilaunch.spec.launch_spec import LaunchSpec
     from unilaunch.spec.run_spec import RunSpec, Spec
 
 S = TypeVar("S", bound="RunSpec", covariant=True)  # noqa: PLC0105
+#: Fields of `spec.json` beside the spec's: true if secret values of `args` are left out; and the folder in which the
+#: run was started, to which its relative paths are relative.
+LEFT_OUT, STARTED_IN = "secrets_left_out", "started_in"
+_LARGEST = 120_000  # bytes: Linux allows 128 KiB for a variable of the environment
 
 
 class Machine(Enum):
@@ -55,3 +72,106 @@ class Task(Record, Generic[S]):
         """
         if self.model:
             self.model.check(self.options, world_size)
+
+
+def hand_over(task: "Task[LaunchSpec]") -> str:
+    """Return the task of every rank as text, without a program's arguments, which the command line contains.
+
+    Raises:
+        PluginError: An option of the model has a type that a rank cannot read.
+        SpecError: The text is too long for a variable of the environment.
+    """
+    from unilaunch.spec.run_spec import RunSpec
+
+    spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
+    target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
+    options = _encode("options", task.options)
+    told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
+    text = json.dumps(told | {"host": task.host, "entry_points": plugins.table()})
+    if len(text) > _LARGEST:
+        raise SpecError(
+            f"{task.target}: its source, its options and the command line are {len(text)} bytes together, and a "
+            f"variable of the environment holds {_LARGEST}: keep the code in a module, and large values in a file"
+        )
+    return text
+
+
+def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
+    """Return the task of this rank.
+
+    Args:
+        text: The text from `hand_over`.
+        args: The program's arguments.
+
+    Raises:
+        SpecError: The text comes from another version of unilaunch, or the script does not exist here.
+        PluginError: The model or the backend is not installed here.
+    """
+    told = json.loads(text)
+    if told["version"] != __version__:
+        raise SpecError(f"launch is unilaunch {told['version']}, and this host has {__version__}: install the same one")
+    target = Target(**told["target"])
+    target.find_file()
+    spec = cast("RunSpec", _decode({"spec": told["spec"] | {"args": {"tuple": list(args)}}}))
+    model = plugins.load_model(target.name) if target.kind == "model" else None
+    options = _decode(told["options"]) if model else None
+    backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
+    command, host = tuple(told["command"]), told["host"]
+    return Task(spec, target, model, cast("Spec | None", options), backends, command, host)
+
+
+def _encode(name: str, value: Any) -> JsonValue:
+    """Return a value as JSON, together with its type if JSON has no such type."""
+    from pydantic import BaseModel
+
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Path():
+            return {"path": str(value)}
+        case tuple():
+            return {"tuple": [_encode(name, one) for one in value]}
+        case list():
+            return [_encode(name, one) for one in value]
+        case dict():
+            return {"table": {str(key): _encode(name, one) for key, one in value.items()}}
+        case BaseModel():
+            return {"spec": {inner: _encode(inner, getattr(value, inner)) for inner in type(value).model_fields}}
+    raise PluginError(
+        f"{name}: an option cannot be a {type(value).__name__}: expected numbers, text, paths, and lists, tuples, "
+        "tables or specs of them"
+    )
+
+
+def _decode(told: Any) -> Any:
+    match told:
+        case {"path": path}:
+            return Path(path)
+        case {"tuple": values}:
+            return tuple(map(_decode, values))
+        case {"table": table}:
+            return {key: _decode(value) for key, value in table.items()}
+        case {"spec": values}:
+            return Values({name: _decode(value) for name, value in values.items()})
+        case list():
+            return list(map(_decode, told))
+    return told
+
+
+class Values:
+    """The values of a spec, frozen and by name, on a rank that received them from `launch`."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    @override
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name}: a spec is frozen")
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the values as the spec itself writes them to JSON."""
+        return cast("dict[str, JsonValue]", json.loads(json.dumps(vars(self), default=_plain)))
+
+
+def _plain(value: Any) -> Any:
+    return vars(value) if isinstance(value, Values) else str(value)

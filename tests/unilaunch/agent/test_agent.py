@@ -13,7 +13,7 @@ import pytest
 
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 PROLOGUE = """
 import os, signal, subprocess, sys, time

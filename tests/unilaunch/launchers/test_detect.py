@@ -13,7 +13,7 @@ from unilaunch.errors import EnvironmentMismatchError, PluginError
 from unilaunch.interfaces import plugins
 from unilaunch.launchers import openmpi, slurm
 from unilaunch.launchers.ancestry import Ancestor
-from unilaunch.spec.start_variables import KEY, MONITOR
+from unilaunch.spec.variables import KEY, MONITOR
 
 CAPTURED = Path(__file__).parent / "captured"
 SIZES = sorted(name for launcher in launchers.known().values() for name in launcher.sizes)

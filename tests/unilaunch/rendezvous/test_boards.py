@@ -20,7 +20,7 @@ from unilaunch.overriding import override
 from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.boards import Contact, FileBoard, LaunchBoard, PmiBoard, PublicBoard, TextBoard, find_board
 from unilaunch.rendezvous.secret_file import find_folder
-from unilaunch.spec.start_variables import MONITOR
+from unilaunch.spec.variables import MONITOR
 
 STRANGER = pytest.param(
     "another user's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -16,12 +16,11 @@ from typing_extensions import override
 from unilaunch.errors import PluginError, SpecError
 from unilaunch.interfaces import plugins
 from unilaunch.record import replace
-from unilaunch.spec.handover import hand_over, take_over
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import make_task
 from unilaunch.spec.run_spec import Spec
 from unilaunch.spec.target import Target
-from unilaunch.spec.task import Task
+from unilaunch.spec.task import Task, hand_over, take_over
 from unilaunch_gcn.model import GcnModel
 
 
@@ -133,7 +132,7 @@ def test_a_rank_that_was_handed_its_spec_imports_neither_pydantic_nor_a_parser()
     text = hand_over(_task(Target("model", "gcn"), backend="torch", epochs=3))
     program = (
         "import sys\n"
-        "from unilaunch.spec.handover import take_over\n"
+        "from unilaunch.spec.task import take_over\n"
         "import unilaunch.agent.under_launcher, unilaunch.agent.direct, unilaunch.agent.preload, unilaunch.rank.run\n"
         f"assert take_over({text!r}, ()).options.epochs == 3\n"
         "assert not {'argparse', 'importlib.metadata'} & set(sys.modules)\n"

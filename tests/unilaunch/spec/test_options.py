@@ -12,9 +12,8 @@ from unilaunch.interfaces import plugins
 from unilaunch.job.api import start
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
-from unilaunch.spec.reading import read_task
+from unilaunch.spec.reading import read_file, read_task
 from unilaunch.spec.run_spec import RunSpec, Spec, validate
-from unilaunch.spec.spec_file import read_file
 from unilaunch_gcn.model import GcnModel
 
 

@@ -10,10 +10,9 @@ from pydantic import ValidationError
 
 from unilaunch.errors import SpecError
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.reading import read_task
-from unilaunch.spec.run_spec import RunSpec, read_variables, validate
-from unilaunch.spec.service_variables import describe_services
-from unilaunch.spec.spec_file import read_file
+from unilaunch.spec.reading import read_file, read_task
+from unilaunch.spec.run_spec import RunSpec, validate
+from unilaunch.spec.variables import describe_services, read_variables
 
 TEXTS = {
     "run.toml": 'backend = "torch"\nmaster-port = 4000\n[options]\nepochs = 3\n',
@@ -108,7 +107,8 @@ def test_own_variables_load_no_other_command() -> None:
     environ = {"UNILAUNCH_SEED": "3", "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
     code = (
         "import sys; from unilaunch.spec.reading import known_fields\n"
-        "from unilaunch.spec.run_spec import RunSpec, read_variables\n"
+        "from unilaunch.spec.run_spec import RunSpec\n"
+        "from unilaunch.spec.variables import read_variables\n"
         f"read_variables({environ}, RunSpec.model_fields, known_fields)\n"
         "print('unilaunch.look.report' in sys.modules)"
     )
