@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -21,8 +22,8 @@ from jobs.mpirun import Launcher
 class _Terminal:
     """A job on a terminal of its own."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.said = descriptor, ""
+    def __init__(self, descriptor: int, process: int) -> None:
+        self.descriptor, self.process, self.said = descriptor, process, ""
 
     def wait_for(self, text: str) -> None:
         """Wait until the job has shown *text*, and forget what came before its end."""
@@ -34,6 +35,11 @@ class _Terminal:
             except OSError:  # the last process of the job has gone
                 raise AssertionError(self.said) from None
         self.said = self.said.partition(text)[2]
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the window; the kernel tells only the session whose terminal it is."""
+        fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.kill(self.process, signal.SIGWINCH)
 
     def type(self, text: str) -> None:
         os.write(self.descriptor, text.encode())
@@ -48,7 +54,7 @@ def _launch(folder: Path, script: str, *options: str) -> Iterator[_Terminal]:
     with subprocess.Popen(line, cwd=folder, stdin=end, stdout=end, stderr=end, start_new_session=True) as job:
         os.close(end)
         try:
-            yield _Terminal(terminal)
+            yield _Terminal(terminal, job.pid)
             assert job.wait(60) == 0
         finally:
             job.kill()  # the ranks notice
@@ -93,7 +99,32 @@ print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "read", len(sys.stdin.read().s
     assert (tmp_path / "log_output/rank.1/stdout").read_text(encoding="utf-8") == "rank 1 read 0 words\n"
 
 
+def test_a_window_that_changes_its_size_tells_rank_0(tmp_path: Path) -> None:
+    script = """
+import os, signal, time
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size(), flush=True))
+    print("begin", *os.get_terminal_size(), flush=True)
+    time.sleep(0.5)
+    input("again")
+"""
+    with _launch(tmp_path, script) as job:
+        job.wait_for("begin 99 33")
+        job.resize(22, 77)
+        job.wait_for("now 77 22")
+        job.type("\n")
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_a_progress_bar_is_drawn_by_an_mpirun_too(launcher: Launcher, tmp_path: Path) -> None:
+    _draw_a_bar(tmp_path, *_by(launcher))
+
+
 def test_a_progress_bar_is_drawn_as_in_plain_python(tmp_path: Path) -> None:
+    _draw_a_bar(tmp_path)
+
+
+def _draw_a_bar(tmp_path: Path, *options: str) -> None:
     """By rank 0, of which both streams are terminals of the same size; the files have what it wrote, byte for byte."""
     script = """
 import os, sys, time
@@ -106,7 +137,7 @@ if rank == 0:
         time.sleep(0.6)
 print("all done")
 """
-    with _launch(tmp_path, script) as terminal:
+    with _launch(tmp_path, script, *options) as terminal:
         terminal.wait_for("rank 0 True True\r\n")
         terminal.wait_for("sizes 99 33 99 33\r\n")
         for percent in ("25%", "50%", "75%", "100%"):

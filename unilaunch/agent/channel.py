@@ -72,6 +72,13 @@ class Channel:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # on a pipe Python would buffer 8 KiB
         return Status(self._ranks_control, self.page)
 
+    def resize(self, rows: int, columns: int) -> bool:
+        """Give the terminals that the rank's output is this size; return whether it is one."""
+        terminals = [descriptor for descriptor in (self.stdout, self.stderr) if os.isatty(descriptor)]
+        for descriptor in terminals:
+            termios.tcsetwinsize(descriptor, (rows, columns))
+        return bool(terminals)
+
     def tell_stop(self) -> None:
         """Tell the rank that the user stops the job."""
         with suppress(OSError):  # the rank has exited

@@ -207,25 +207,33 @@ class RankProcess:
     def obey(self, order: messages.Message) -> None:
         """Apply an order of the monitor; work that takes time is done in the agent's loop."""
         match order:
-            case messages.ShowStacks(native) if self.is_running:
-                self._show_stacks(native=native)
+            case messages.ShowStacks():
+                self._show_stacks(native=order.native)
             case messages.Input(data) if self.input:
                 self.input.take(a2b_base64(data))
             case messages.PassSignal(number) if not self._has_just_got(number, _ECHO_OF_LAUNCH):
                 self.signal(number)
+            case messages.Resize():
+                self._resize(order)
             case messages.Stop():
                 self._stop_patiently(order)
             case messages.Release():
                 self._release()
-            case messages.Leave():
-                self.ordered = True
-            case messages.End(_, grace):
-                self.ordered = True
-                self.end(grace=grace)
-            case _:
-                pass
+            case messages.Leave() | messages.End():
+                self._leave(order)
+
+    def _leave(self, order: messages.Leave | messages.End) -> None:
+        self.ordered = True
+        if isinstance(order, messages.End):
+            self.end(grace=order.grace)
+
+    def _resize(self, window: messages.Resize) -> None:
+        if self.is_running and self.channel.resize(window.rows, window.columns):
+            self.signal(signal.SIGWINCH)  # a terminal tells only the session whose own it is
 
     def _show_stacks(self, *, native: bool) -> None:
+        if not self.is_running:
+            return
         if native:
             read_native(self.pid, self.loop, lambda text: self.tell(messages.Stack(text, self.progress.doing)))
         else:

@@ -4,6 +4,7 @@ The guard is a small process: it ends what a killed agent leaves. The kernel kil
 what the rank has started; the guard is the nearest process to which the kernel gives such orphans.
 """
 
+import json
 import mmap
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from unilaunch.agent.channel import fork_rank
 from unilaunch.agent.processes import (
@@ -25,9 +26,10 @@ from unilaunch.agent.processes import (
 )
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
+from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.rank.interpreter import live
 from unilaunch.rank.status import Status
-from unilaunch.spec.variables import MONITOR
+from unilaunch.spec.variables import MONITOR, WINDOWS
 
 _TICK = 0.02
 _LONGEST = 5.0
@@ -51,7 +53,7 @@ def supervise(environ: Mapping[str, str], work: Callable[[Status], int]) -> int:
     if agent:
         _guard(agent, launcher, shared, environ)
     wake_at_end_of(guard)
-    pid, channel = fork_rank(own_group=not os.isatty(0), has_input=MONITOR in environ)
+    pid, channel = fork_rank(_windows(environ), own_group=not os.isatty(0), has_input=MONITOR in environ)
     if not pid:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         return live(work, channel.be_rank())
@@ -65,6 +67,14 @@ def supervise(environ: Mapping[str, str], work: Callable[[Status], int]) -> int:
     code = supervisor.run()
     shared[0] = bool(supervisor.connection and supervisor.connection.host_lost)
     os._exit(code)  # the agent has nothing that Python must destroy; that would take a tenth of a second
+
+
+def _windows(environ: Mapping[str, str]) -> Windows:
+    """Return the terminals of rank 0 that `launch` wants."""
+    with suppress(UnilaunchError):  # the rank says so
+        if WINDOWS in environ and detect(environ).rank == 0:
+            return cast("Windows", json.loads(environ[WINDOWS]))
+    return NO_WINDOWS
 
 
 def _guard(agent: int, launcher: int, shared: mmap.mmap, environ: Mapping[str, str]) -> NoReturn:

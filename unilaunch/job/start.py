@@ -1,5 +1,6 @@
 """Start a planned job, wait for its end, and report how it ended."""
 
+import json
 import socket
 import sys
 import time
@@ -34,7 +35,7 @@ from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.task import hand_over
-from unilaunch.spec.variables import MONITOR, SPEC
+from unilaunch.spec.variables import MONITOR, SPEC, WINDOWS
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0
@@ -106,15 +107,16 @@ def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAg
         inspection = kept.enter_context(_inspecting(plan, monitor, live.say))
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
-        alone = caller.attended and spec.console == "rank0"
+        windows = own_windows() if caller.attended and spec.console == "rank0" else NO_WINDOWS
         environ = {**request.environ, MONITOR: where, SPEC: hand_over(task)}
         if isinstance(plan.mpirun, DirectStart):
-            console = Console(caller.stdin, live.shown, own_windows() if alone else NO_WINDOWS)
+            console = Console(caller.stdin, live.shown, windows)
             started: Started = agents.start(request, environ, console)
         else:
             inbox.input = caller.stdin
-            line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
-            started = StartedMpirun(line, environ, shown=live.shown)
+            told = {WINDOWS: json.dumps(windows)} if any(windows) else {}
+            line = plan.mpirun.start_line(request, (MONITOR, SPEC, *told), session)
+            started = StartedMpirun(line, environ | told, shown=live.shown)
         returncode = _run(started, inspection, Stop(monitor, signals, spec.grace, live), live)
         stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from unilaunch.folder.failure import signal_name
-from unilaunch.job.terminal import Live
+from unilaunch.job.terminal import Live, own_windows
 from unilaunch.monitor import messages
 from unilaunch.monitor.inbox import Agent
 from unilaunch.monitor.monitor import Monitor
@@ -18,8 +18,8 @@ from unilaunch.record import Record, field
 PROMPT = 2.0
 #: Seconds in which a second signal counts as the same one: timeout(1) signals its child and the child's group.
 _ECHO = 0.1
-#: Signals that do not stop a job: the ranks handle them, and SIGTSTP pauses the ranks.
-_PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
+#: Signals that do not stop a job: ranks handle them, SIGTSTP pauses the ranks, and SIGWINCH resizes rank 0's terminal.
+_PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGWINCH}
 
 
 class UserSignals(Record, frozen=False):
@@ -87,11 +87,7 @@ class Stop:
         """Pass on the recorded signals; a rank that has connected since the stop gets them too."""
         inbox, now = self.monitor.inbox, time.monotonic()
         while self.signals.others:
-            number = self.signals.others.pop(0)
-            if number == signal.SIGTSTP:
-                self._pause()
-            else:
-                inbox.tell_all(messages.PassSignal(number))
+            self._pass_on_other(self.signals.others.pop(0))
         if not self.signals.number or self.monitor.ending:
             return
         if new := inbox.agents - self.informed:
@@ -109,6 +105,15 @@ class Stop:
         ):  # not before: mpirun ends all at the first one's exit
             self.left = True
             inbox.tell_all(messages.Leave(128 + self.signals.number))
+
+    def _pass_on_other(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._pause()
+        elif number == signal.SIGWINCH:
+            for window in filter(None, own_windows()):
+                self.monitor.inbox.tell_all(messages.Resize(*window))
+        else:
+            self.monitor.inbox.tell_all(messages.PassSignal(number))
 
     def _pause(self) -> None:
         """Pause the ranks, then this process, at Ctrl-Z; continue the ranks when the shell continues this process."""

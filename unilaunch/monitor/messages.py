@@ -211,6 +211,13 @@ class PassSignal(Record):
     number: int
 
 
+class Resize(Record):
+    """The terminal on which rank 0's output is shown has this size now."""
+
+    rows: int
+    columns: int
+
+
 class Stop(Record):
     """The user stops the job: send the ranks this signal, and give them this many seconds to end."""
 
@@ -236,7 +243,7 @@ class End(Record):
     grace: float = 0.0
 
 
-Order = ShowStacks | Input | PassSignal | Stop | Release | Leave | End
+Order = ShowStacks | Input | PassSignal | Resize | Stop | Release | Leave | End
 OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Failed | Returned | Done | Saving
 OfAgent = Progress | Stack | NeedsInput | Exited
 Message = OfRank | OfAgent | Meeting | Join | Begin | Order

@@ -26,7 +26,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.rendezvous import join, join_mpi
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.task import Task
-from unilaunch.spec.variables import KEY, MONITOR, SPEC, attempt_of, describe_services
+from unilaunch.spec.variables import KEY, MONITOR, SPEC, WINDOWS, attempt_of, describe_services
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _record_start(rank: Rank, found: LauncherInfo, variables: Mapping[str, str])
 
 def _forget_launch() -> None:
     """Remove the variables of this job from the environment: a program may start another job."""
-    for variable in (MONITOR, SPEC, KEY):
+    for variable in (MONITOR, SPEC, KEY, WINDOWS):
         os.environ.pop(variable, None)  # noqa: TID251
 
 

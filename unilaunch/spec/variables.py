@@ -18,6 +18,8 @@ MONITOR = "_UNILAUNCH_MONITOR"
 SPEC = "_UNILAUNCH_SPEC"
 #: A secret key that the engine of a job file gives to every rank of the job; it may be the same for each attempt.
 KEY = "_UNILAUNCH_KEY"
+#: Rows and columns of the terminals on which rank 0's output is shown, as JSON, for its agent.
+WINDOWS = "_UNILAUNCH_WINDOWS"
 #: The secret that the nodes of a direct start share; a rank does not get it.
 SECRET = "UNILAUNCH_SECRET"  # noqa: S105  (the variable's name)
 #: How often the job was restarted, and how often it may be; programs read these variables too, as under torchrun.
