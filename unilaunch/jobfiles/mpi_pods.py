@@ -18,8 +18,6 @@ from unilaunch.spec.task import Task
 _HOSTFILE = "/etc/mpi/hostfile"
 #: Open MPI 5 would cut the hosts' names, which end with the service, at their first dot.
 _WHOLE_NAMES = {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"}
-#: A pod as the user of the image, who may write into the volumes.
-_AS_USER = {"securityContext": {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}}
 
 
 class HostPodSpec(k8s.PodSpec):
@@ -86,13 +84,19 @@ class HostPods(k8s.Manifest):
         inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
         words = ["mpirun", *self.plan.mpirun.write(inside)[1:]]
         known = [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *self.secrets()]
-        return _AS_USER | self.pod({"name": name, "command": k8s.command(words), "env": known}, ranks=0)
+        return self._pod_as_user({"name": name, "command": k8s.command(words), "env": known}, ranks=0)
 
     def worker(self, name: str, slots: int) -> dict[str, Any]:
         """Return the pod of a host: its sshd waits for mpirun; its container is called *name*."""
         ready = {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}
         container = {"name": name, "command": list(k8s.SSHD), "readinessProbe": ready}
-        return _AS_USER | self.pod(container, ranks=slots)
+        return self._pod_as_user(container, ranks=slots)
+
+    def _pod_as_user(self, container: dict[str, Any], ranks: int) -> dict[str, Any]:
+        """Return a pod as the user of the image, who may write into the volumes."""
+        # A new one each time: YAML would write an alias where the same one stands again.
+        user = {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}
+        return {"securityContext": user, **self.pod(container, ranks)}
 
 
 class MpiJob(k8s.PodFile):

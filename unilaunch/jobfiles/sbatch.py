@@ -5,6 +5,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
@@ -159,23 +160,7 @@ class Sbatch(JobFile):
     @override
     def lines(self, plan: Plan, options: SbatchSpec) -> Iterator[str]:
         """Refuse to export what is no name of a variable, and more ranks on a node than it has GPUs."""
-        nodes = _foresee(plan, options)
-        _refuse_more_ranks_than_gpus(plan, options, nodes.most)
-        yield "#!/bin/bash"
-        yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
-        yield f"# {spec_json(plan)}"
-        yield f"#SBATCH --job-name={options.name or _job_name(plan.task.target.name)}"
-        yield from _shape(plan, options, nodes)
-        yield from _resources(plan, options, nodes)
-        yield from _queue(plan, options)
-        yield from (f"#SBATCH {words}" for words in options.sbatch)
-        yield "set -euo pipefail"
-        yield from _only_one(plan, options)
-        if options.container_image and options.nodes != 1:
-            # pyxis mounts no home: the ranks of several nodes could not share the job's secret.
-            yield 'export XDG_CACHE_HOME="$PWD/.cache"'
-        yield from _variables(plan)
-        yield from _start(plan, options, nodes)
+        yield from _Script(plan, options, _foresee(plan, options)).lines()
 
 
 def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: tuple[str, Path] | None) -> None:
@@ -279,164 +264,202 @@ def _foresee(plan: Plan, options: SbatchSpec) -> _Nodes:
     return nodes
 
 
-def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec, most: int | None) -> None:
-    gpus = options.gpu_count
-    if gpus and most and most > gpus and plan.task.spec.device != "cpu":
-        raise SpecError(
-            f"--gpus-per-node {options.gpus_per_node}: each of the {most} ranks of a node takes a GPU: start at most "
-            f"{gpus} on a node"
-        )
-
-
-def _shape(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
-    """Give the number of ranks, and of nodes, and which nodes they are."""
-    size = len(plan.rows)
-    yield f"#SBATCH --ntasks={size // nodes.launched if nodes.launched else size}"
-    if number := options.nodes or len(nodes.hosts) or _count_nodes(size, nodes):
-        yield f"#SBATCH --nodes={number}"
-    if nodes.hosts:
-        yield f"#SBATCH --nodelist={','.join(nodes.hosts)}"
-    if nodes.uneven:  # else a node that Slurm fills last has too few cores for its ranks
-        yield f"#SBATCH --mincpus={max(nodes.hosts.values()) * (_cores(plan, options) or 1)}"
-    elif nodes.most:
-        yield f"#SBATCH --ntasks-per-node={1 if nodes.launched else nodes.most}"
-
-
 def _count_nodes(size: int, nodes: _Nodes) -> int:
     """Return the number of nodes for *size* ranks; 0 if that is left to Slurm."""
     return -(-size // nodes.most) if nodes.most else int(size <= _ON_ONE_NODE)
 
 
-def _resources(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
-    """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
-    kind = plan.rows[0].device.partition(":")[0]
-    if cores := _cores_of_task(plan, options, nodes):
-        yield f"#SBATCH --cpus-per-task={cores}"
-    if options.mem:
-        yield f"#SBATCH --mem={options.mem}"
-    if options.gpus_per_node:
-        yield f"#SBATCH --gpus-per-node={options.gpus_per_node}"
-    elif kind in GRES and nodes.foreseen and (nodes.most or _count_nodes(len(plan.rows), nodes)):
-        yield f"#SBATCH --gres={GRES[kind]}:{nodes.most or len(plan.rows)}"
-    elif kind in GRES:
-        yield f"# How many ranks a node gets is not known here: add #SBATCH --gres={GRES[kind]}:N"
-    elif plan.task.spec.device == "auto":
-        yield "# No device was seen where this was written: --gpus-per-node N asks for them."
+@dataclass(frozen=True)
+class _Script:
+    """The batch script of a job.
 
-
-def _cores(plan: Plan, options: SbatchSpec) -> int | None:
-    return options.cpus_per_task or plan.task.spec.threads
-
-
-def _cores_of_task(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> int | None:
-    """Return the cores of one of srun's tasks: a rank, or the `launch` of a node; None for Slurm's default."""
-    cores = _cores(plan, options)
-    return (cores or 1) * nodes.launched if nodes.launched else cores
-
-
-def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
-    """Give when and where the job waits and runs, where its output goes, and what happens before it is ended."""
-    for name in ("time", "partition", "account", "array"):
-        if value := getattr(options, name):
-            yield f"#SBATCH --{name}={value}"
-    yield f"#SBATCH --output={'%x-%A_%a' if options.array else '%x-%j'}.out"
-    if options.requeue:
-        yield "#SBATCH --requeue"
-        yield "#SBATCH --open-mode=append"
-    if notice := options.signal or _notice(plan, options):
-        yield f"#SBATCH --signal={notice}"
-
-
-def _notice(plan: Plan, options: SbatchSpec) -> str:
-    """Return the signal before the end of the job's time; "" for none. A script may know no SIGUSR1."""
-    spec, model = plan.task.spec, plan.task.model
-    name = "USR1" if model is not None and model.stops_patiently else "TERM"
-    if "grace" in spec.model_fields_set:
-        return f"{name}@{math.ceil(spec.grace)}" if spec.grace else ""
-    return f"{name}@{_NOTICE}" if options.requeue else ""
-
-
-def _start(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
-    if _options_of_mpirun(plan.task.spec):
-        # Slurm gives every node the variables of the shell that submits the job, which need not be this one.
-        inside = replace(plan.request.referring(), hosts=(), hostfile=None, several=False)
-        yield f"exec {_join(plan.mpirun.write(inside))}"
-        return
-    srun = _srun(plan, options, nodes)
-    if nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
-        srun += f" --distribution=arbitrary --nodelist={','.join(row.host for row in plan.rows)}"
-    for folder in _outside(plan, options):
-        yield f"mkdir -p {shlex.quote(folder)}"
-    program = plan.request.referring().program
-    line = f"{srun} {_join(program)}"
-    if nodes.launched:
-        yield from _SECRET if len(plan.rows) > nodes.launched else ()
-        line = f"{srun} {_join(launch_line(program, _of_launch(plan, options, nodes)))}"
-    yield from _again(line) if options.requeue else (f"exec {line}",)
-
-
-def _of_launch(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> dict[str, object]:
-    """Return the fields of the `launch` on each node; Slurm tells it which node that is, and of how many."""
-    spec = plan.task.spec
-    fields: dict[str, object] = {"nproc_per_node": nodes.launched}
-    if spec.max_restarts:
-        fields["max_restarts"] = spec.max_restarts
-    if "grace" in spec.model_fields_set or options.requeue:
-        fields["grace"] = spec.grace if "grace" in spec.model_fields_set else _NOTICE
-    return fields
-
-
-def _srun(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> str:
-    words = ["srun"]
-    if cores := _cores_of_task(plan, options, nodes):
-        words.append(f"--cpus-per-task={cores}")
-    folder = shlex.quote(str(plan.task.spec.cwd.absolute())) if plan.task.spec.cwd else ""
-    if options.container_image:  # a container starts in its own folder, whatever --chdir says
-        words.append(f"--container-image={shlex.quote(options.container_image)}")
-        inside = folder or '"$PWD"'
-        mounts = ",".join(['"$PWD:$PWD"', *(shlex.quote(f"{place}:{place}") for place in _outside(plan, options))])
-        words.append(f"--container-mounts={mounts} --container-workdir={inside}")
-    elif folder:
-        words.append(f"--chdir={folder}")
-    if options.requeue:
-        words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
-    return " ".join(words)
-
-
-def _outside(plan: Plan, options: SbatchSpec) -> list[str]:
-    """Return the folders outside the job's own in which the ranks of a container write: they are mounted, too.
-
-    Raises:
-        SpecError: A folder cannot be mounted.
+    Attributes:
+        plan: What to start.
+        options: What the batch job asks Slurm for.
+        nodes: How the ranks are spread over the nodes.
     """
-    checkpoints = _checkpoints(plan.task)
-    named = [("--output-dir", plan.task.spec.output_dir), *([checkpoints] if checkpoints else [])]
-    folders = []
-    for option, folder in named if options.container_image else ():
-        fixed = Path(*takewhile(lambda part: "{" not in part, folder.parts))
-        if ".." in fixed.parts or re.search("[:,]", str(fixed)):
-            raise SpecError(f"{option} {folder}: a container cannot mount it: give an absolute path without : , and ..")
-        folders += [str(fixed)] if fixed.is_absolute() else []
-    return list(dict.fromkeys(folders))
 
+    plan: Plan
+    options: SbatchSpec
+    nodes: _Nodes
 
-def _only_one(plan: Plan, options: SbatchSpec) -> Iterator[str]:
-    """Give the line that refuses `sbatch --array`, if the jobs of an array would write into the same folder."""
-    shared = next(_shared_folders(plan.task.spec, _checkpoints(plan.task)), None)
-    if shared and not options.array:
-        option, folder = shared
-        said = (
-            f"unilaunch: sbatch --array: all jobs of the array would write into {option} {folder}: write this file "
-            "again with launch --emit sbatch --array"
-        )
-        yield f"if [[ -n ${{SLURM_ARRAY_TASK_ID:-}} ]]; then echo {shlex.quote(said)} >&2; exit 2; fi"
+    def lines(self) -> Iterator[str]:
+        """Give the lines of the file."""
+        self._refuse_more_ranks_than_gpus()
+        yield "#!/bin/bash"
+        yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
+        yield f"# {spec_json(self.plan)}"
+        yield f"#SBATCH --job-name={self.options.name or _job_name(self.plan.task.target.name)}"
+        yield from self._shape()
+        yield from self._resources()
+        yield from self._queue()
+        yield from (f"#SBATCH {words}" for words in self.options.sbatch)
+        yield "set -euo pipefail"
+        yield from self._only_one()
+        if self.options.container_image and self.options.nodes != 1:
+            # pyxis mounts no home: the ranks of several nodes could not share the job's secret.
+            yield 'export XDG_CACHE_HOME="$PWD/.cache"'
+        yield from self._variables()
+        yield from self._start()
+
+    def _refuse_more_ranks_than_gpus(self) -> None:
+        gpus, most = self.options.gpu_count, self.nodes.most
+        if gpus and most and most > gpus and self.plan.task.spec.device != "cpu":
+            raise SpecError(
+                f"--gpus-per-node {self.options.gpus_per_node}: each of the {most} ranks of a node takes a GPU: start "
+                f"at most {gpus} on a node"
+            )
+
+    def _shape(self) -> Iterator[str]:
+        """Give the number of ranks, and of nodes, and which nodes they are."""
+        size = len(self.plan.rows)
+        yield f"#SBATCH --ntasks={size // self.nodes.launched if self.nodes.launched else size}"
+        if number := self.options.nodes or len(self.nodes.hosts) or _count_nodes(size, self.nodes):
+            yield f"#SBATCH --nodes={number}"
+        if self.nodes.hosts:
+            yield f"#SBATCH --nodelist={','.join(self.nodes.hosts)}"
+        if self.nodes.uneven:  # else a node that Slurm fills last has too few cores for its ranks
+            yield f"#SBATCH --mincpus={max(self.nodes.hosts.values()) * (self._cores() or 1)}"
+        elif self.nodes.most:
+            yield f"#SBATCH --ntasks-per-node={1 if self.nodes.launched else self.nodes.most}"
+
+    def _resources(self) -> Iterator[str]:
+        """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
+        kind = self.plan.rows[0].device.partition(":")[0]
+        if cores := self._cores_of_task():
+            yield f"#SBATCH --cpus-per-task={cores}"
+        if self.options.mem:
+            yield f"#SBATCH --mem={self.options.mem}"
+        if self.options.gpus_per_node:
+            yield f"#SBATCH --gpus-per-node={self.options.gpus_per_node}"
+        elif (
+            kind in GRES and self.nodes.foreseen and (self.nodes.most or _count_nodes(len(self.plan.rows), self.nodes))
+        ):
+            yield f"#SBATCH --gres={GRES[kind]}:{self.nodes.most or len(self.plan.rows)}"
+        elif kind in GRES:
+            yield f"# How many ranks a node gets is not known here: add #SBATCH --gres={GRES[kind]}:N"
+        elif self.plan.task.spec.device == "auto":
+            yield "# No device was seen where this was written: --gpus-per-node N asks for them."
+
+    def _cores(self) -> int | None:
+        return self.options.cpus_per_task or self.plan.task.spec.threads
+
+    def _cores_of_task(self) -> int | None:
+        """Return the cores of one of srun's tasks: a rank, or the `launch` of a node; None for Slurm's default."""
+        cores = self._cores()
+        return (cores or 1) * self.nodes.launched if self.nodes.launched else cores
+
+    def _queue(self) -> Iterator[str]:
+        """Give when and where the job waits and runs, where its output goes, and what happens before it is ended."""
+        for name in ("time", "partition", "account", "array"):
+            if value := getattr(self.options, name):
+                yield f"#SBATCH --{name}={value}"
+        yield f"#SBATCH --output={'%x-%A_%a' if self.options.array else '%x-%j'}.out"
+        if self.options.requeue:
+            yield "#SBATCH --requeue"
+            yield "#SBATCH --open-mode=append"
+        if notice := self.options.signal or self._notice():
+            yield f"#SBATCH --signal={notice}"
+
+    def _notice(self) -> str:
+        """Return the signal before the end of the job's time; "" for none. A script may know no SIGUSR1."""
+        spec, model = self.plan.task.spec, self.plan.task.model
+        name = "USR1" if model is not None and model.stops_patiently else "TERM"
+        if "grace" in spec.model_fields_set:
+            return f"{name}@{math.ceil(spec.grace)}" if spec.grace else ""
+        return f"{name}@{_NOTICE}" if self.options.requeue else ""
+
+    def _start(self) -> Iterator[str]:
+        if _options_of_mpirun(self.plan.task.spec):
+            # Slurm gives every node the variables of the shell that submits the job, which need not be this one.
+            inside = replace(self.plan.request.referring(), hosts=(), hostfile=None, several=False)
+            yield f"exec {_join(self.plan.mpirun.write(inside))}"
+            return
+        srun = self._srun()
+        if self.nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
+            srun += f" --distribution=arbitrary --nodelist={','.join(row.host for row in self.plan.rows)}"
+        for folder in self._mounted_folders():
+            yield f"mkdir -p {shlex.quote(folder)}"
+        program = self.plan.request.referring().program
+        line = f"{srun} {_join(program)}"
+        if self.nodes.launched:
+            yield from _SECRET if len(self.plan.rows) > self.nodes.launched else ()
+            line = f"{srun} {_join(launch_line(program, self._of_launch()))}"
+        yield from _requeuing(line) if self.options.requeue else (f"exec {line}",)
+
+    def _of_launch(self) -> dict[str, object]:
+        """Return the fields of the `launch` on each node; Slurm tells it which node that is, and of how many."""
+        spec = self.plan.task.spec
+        fields: dict[str, object] = {"nproc_per_node": self.nodes.launched}
+        if spec.max_restarts:
+            fields["max_restarts"] = spec.max_restarts
+        if "grace" in spec.model_fields_set or self.options.requeue:
+            fields["grace"] = spec.grace if "grace" in spec.model_fields_set else _NOTICE
+        return fields
+
+    def _srun(self) -> str:
+        words = ["srun"]
+        if cores := self._cores_of_task():
+            words.append(f"--cpus-per-task={cores}")
+        folder = shlex.quote(str(self.plan.task.spec.cwd.absolute())) if self.plan.task.spec.cwd else ""
+        if self.options.container_image:  # a container starts in its own folder, whatever --chdir says
+            words.append(f"--container-image={shlex.quote(self.options.container_image)}")
+            inside = folder or '"$PWD"'
+            mounts = ",".join(['"$PWD:$PWD"', *(shlex.quote(f"{place}:{place}") for place in self._mounted_folders())])
+            words.append(f"--container-mounts={mounts} --container-workdir={inside}")
+        elif folder:
+            words.append(f"--chdir={folder}")
+        if self.options.requeue:
+            words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
+        return " ".join(words)
+
+    def _mounted_folders(self) -> list[str]:
+        """Return the folders outside the job's own in which the ranks of a container write: they are mounted, too.
+
+        Raises:
+            SpecError: A folder cannot be mounted.
+        """
+        checkpoints = _checkpoints(self.plan.task)
+        named = [("--output-dir", self.plan.task.spec.output_dir), *([checkpoints] if checkpoints else [])]
+        folders = []
+        for option, folder in named if self.options.container_image else ():
+            fixed = Path(*takewhile(lambda part: "{" not in part, folder.parts))
+            if ".." in fixed.parts or re.search("[:,]", str(fixed)):
+                raise SpecError(
+                    f"{option} {folder}: a container cannot mount it: give an absolute path without : , and .."
+                )
+            folders += [str(fixed)] if fixed.is_absolute() else []
+        return list(dict.fromkeys(folders))
+
+    def _only_one(self) -> Iterator[str]:
+        """Give the line that refuses `sbatch --array`, if the jobs of an array would write into the same folder."""
+        shared = next(_shared_folders(self.plan.task.spec, _checkpoints(self.plan.task)), None)
+        if shared and not self.options.array:
+            option, folder = shared
+            said = (
+                f"unilaunch: sbatch --array: all jobs of the array would write into {option} {folder}: write this file "
+                "again with launch --emit sbatch --array"
+            )
+            yield f"if [[ -n ${{SLURM_ARRAY_TASK_ID:-}} ]]; then echo {shlex.quote(said)} >&2; exit 2; fi"
+
+    def _variables(self) -> Iterator[str]:
+        """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
+        hidden = self.plan.request.secret_names
+        for text in self.plan.request.mpi.export:
+            name, equals, value = text.partition("=")
+            if not name.isidentifier():  # no shell can hold it
+                raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")
+            if equals and name not in hidden:
+                yield f"export {name}={shlex.quote(value)}"
+        for name in hidden:
+            yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
 
 
 def _checkpoints(task: Task[LaunchSpec]) -> tuple[str, Path] | None:
     return task.model.checkpoint_folder(task.options) if task.model else None
 
 
-def _again(line: str) -> Iterator[str]:
+def _requeuing(line: str) -> Iterator[str]:
     """Give the lines that start the ranks, and put the job into the queue again once they have saved.
 
     Slurm sends SIGTERM to this script, too, if it ends the whole job: the script then waits for the ranks. After a
@@ -449,19 +472,6 @@ def _again(line: str) -> Iterator[str]:
     yield f"{line} || code=$?"
     yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "${{job:-$SLURM_JOB_ID}}"; fi'
     yield 'exit "$code"'
-
-
-def _variables(plan: Plan) -> Iterator[str]:
-    """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
-    hidden = plan.request.secret_names
-    for text in plan.request.mpi.export:
-        name, equals, value = text.partition("=")
-        if not name.isidentifier():  # no shell can hold it
-            raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")
-        if equals and name not in hidden:
-            yield f"export {name}={shlex.quote(value)}"
-    for name in hidden:
-        yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
 
 
 def _join(words: Sequence[str]) -> str:

@@ -71,6 +71,13 @@ def test_a_manifest_is_valid(kind: str) -> None:
     assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manifest_repeats_what_two_pods_have(kind: str) -> None:
+    """A person who edits one pod changes that pod alone: no part is a YAML alias of another one."""
+    events = list(yaml.parse(_emit(kind, "-n 4 --volume out:/output train.py")))
+    assert not any(isinstance(event, yaml.AliasEvent) for event in events)
+
+
 def test_a_pod_may_be_a_node() -> None:
     """One launch in each pod starts the ranks, with a device for each; a pod alone needs no secret."""
     words = "--ranks-per-pod 4 --device cuda --backend torch train.py --lr 1"
