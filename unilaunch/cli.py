@@ -1,4 +1,4 @@
-"""The command line: call the function of each command. Only this module reads sys.argv and the environment."""
+"""The command line: call the function of each command. It reads sys.argv and the environment for all of them."""
 
 import io
 import json
@@ -82,8 +82,8 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
     match arguments[0] if arguments else "":
         case "run" if not _wants_help(arguments):
             return _supervise(arguments, environ, started)
-        case "agent" if arguments[1:] and arguments[1].isdecimal():
-            return _agent(arguments)
+        case "guard" if arguments[1:] and arguments[1].isdecimal():
+            return _guard(arguments)
         case "launch":
             return _launch(arguments, environ)
         case "doctor":
@@ -119,12 +119,13 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
     return supervise(environ, partial(_run, arguments, started))
 
 
-def _agent(arguments: Sequence[str]) -> int:
+def _guard(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
     from unilaunch.agent.direct import serve
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
     from unilaunch.spec import task  # noqa: F401  (the same)
 
+    # -inf: no mpirun starts these ranks, which could hang if they exit soon after their start.
     return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _run(args, -inf, status))
 
 

@@ -137,7 +137,7 @@ def test_a_node_that_is_killed_leaves_nothing(node: int, cluster: Cluster, tmp_p
     os.kill(cluster.first(node, "unilaunch launch"), signal.SIGKILL)
     assert 0 not in [job.finish().returncode for job in jobs]
     deadline = time.monotonic() + 10
-    while left := [*cluster.left("sleep 9471"), *cluster.left("unilaunch agent")]:
+    while left := [*cluster.left("sleep 9471"), *cluster.left("unilaunch guard")]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 

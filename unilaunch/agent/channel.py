@@ -10,8 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_WRITE
 
-from unilaunch.agent.processes import Loop, die_with
-from unilaunch.errors import LauncherError
+from unilaunch.agent.processes import Loop, die_with, fork, no_more
 from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.rank.status import STOP, Status, StatusPage
 
@@ -110,12 +109,9 @@ def fork_rank(windows: Windows = NO_WINDOWS, *, own_group: bool, has_input: bool
     """
     try:
         channel = Channel(windows, own_group=own_group, has_input=has_input)
-        return os.fork(), channel
     except OSError as error:
-        raise LauncherError(
-            f"the process of a rank cannot be started: {error.strerror}: ulimit -u (processes), ulimit -n (open files) "
-            "or the memory of this cgroup allows no more"
-        ) from None
+        raise no_more("the process of a rank", error) from None
+    return fork("the process of a rank"), channel
 
 
 class Input:

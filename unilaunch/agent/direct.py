@@ -24,6 +24,7 @@ from unilaunch.agent.processes import (
     PASSED_ON,
     adopt_orphans,
     children,
+    fork,
     hear_signals_again,
     pass_signals_on,
     release_code,
@@ -67,7 +68,7 @@ def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
     own, launch = os.getpid(), os.getppid()
     wake_at_end_of(launch)
     while request := _receive(connection):
-        agent = os.fork()
+        agent = fork("the agent of this host")
         if not agent:
             wake_at_end_of(own)
             connection.close()

@@ -76,5 +76,5 @@ class OwnMonitor:
         said = ""
         if (placed := self.rank.placed) and (folder := self.rank.output.folder):
             said = write_report(folder.parent, placed.run, verdict.as_json(), folder)
-        text = "" if verdict.is_known else show(verdict, unseen=False)
+        text = "" if verdict.was_shown else show(verdict, unseen=False)
         self.rank.output.say(text + (f"unilaunch: {said}\n" if said else ""))

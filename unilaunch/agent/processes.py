@@ -13,6 +13,7 @@ from selectors import EVENT_READ, DefaultSelector
 from types import FrameType
 from typing import Any
 
+from unilaunch.errors import LauncherError
 from unilaunch.launchers.ancestry import stat_of
 
 #: Signals from outside that a supervising process passes on to its child.
@@ -24,6 +25,29 @@ def _group_of(process: int) -> int:
     with suppress(OSError):
         return os.getpgid(process)
     return 0
+
+
+def fork(what: str) -> int:
+    """Fork; return the new process's number, 0 in it.
+
+    Args:
+        what: What the new process is, for the message.
+
+    Raises:
+        LauncherError: The system allows no further process.
+    """
+    try:
+        return os.fork()
+    except OSError as error:
+        raise no_more(what, error) from None
+
+
+def no_more(what: str, error: OSError) -> LauncherError:
+    """Return the error of a process that cannot be started for want of something."""
+    return LauncherError(
+        f"{what} cannot be started: {error.strerror}: ulimit -u (processes), ulimit -n (open files) or the memory of "
+        "this cgroup allows no more"
+    )
 
 
 def die_with(parent: int) -> None:

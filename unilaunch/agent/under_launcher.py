@@ -19,6 +19,7 @@ from unilaunch.agent.processes import (
     PASSED_ON,
     adopt_orphans,
     children,
+    fork,
     pass_signals_on,
     state,
     wait_for,
@@ -49,7 +50,7 @@ def supervise(environ: Mapping[str, str], work: Callable[[Status], int]) -> int:
     launcher, guard = os.getppid(), os.getpid()
     shared = mmap.mmap(-1, 1)  # one byte: 1 if the guard must not wake the launcher
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until somebody passes them on
-    agent = os.fork()
+    agent = fork("the agent of a rank")
     if agent:
         _guard(agent, launcher, shared, environ)
     wake_at_end_of(guard)

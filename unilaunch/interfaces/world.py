@@ -34,7 +34,8 @@ class LauncherInfo(Record):
         size: Number of processes in the job; 0 if only MPI knows it.
         local_rank: Index among the job's processes on this host, as the launcher counts; None if it does not.
         local_size: Number of the job's processes on this host, as the launcher counts; None if it does not.
-        run_id: A name of this attempt that every rank has and no other run has; "" if the launcher gives none.
+        run_id: A name of this attempt that every rank has and no other run has; "" if the launcher gives none: then the
+            ranks cannot meet through a file.
         evidence: The variables that were used, with their values.
         mpi: Whether the launcher supports MPI, so that the ranks can communicate over it.
         rank_0_hosts: Addresses or names of rank 0's host from the variables, the likeliest first.

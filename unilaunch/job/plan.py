@@ -50,7 +50,7 @@ class Plan(Record):
 
     Attributes:
         task: The task of the ranks.
-        mpirun: The mpirun that starts the job.
+        mpirun: The mpirun that starts the job, or a `DirectStart`.
         line: The command line, word by word, to be shown: it can be typed where the plan was made.
         rows: The host and device of each rank, by rank.
         notes: What of the user's environment is ignored, one line each; rank 0 says it at the start.

@@ -266,7 +266,7 @@ def _hear_out(monitor: Monitor) -> None:
 
 
 def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
-    """Return how the job failed; None if it did not, or if mpirun has reported the failure completely."""
+    """Return how the job failed; None if it did not. Where the launcher was killed, that is the failure."""
     verdict = monitor.conclude()
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
         message = f"{plan.mpirun.process} was killed by {signal_name(-returncode)}"
@@ -323,6 +323,6 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     for run in runs:
         if said := write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows))):
             live.say(said)
-    if not verdict.is_known:
+    if not verdict.was_shown:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
         live.report(show(verdict, unseen=unseen))

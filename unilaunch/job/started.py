@@ -161,10 +161,10 @@ class StartedMpirun(Started):
 class Guard:
     """The process of a direct start that forks the agents of all attempts; it may be started before the job is planned.
 
-    It imports what every rank needs, and the framework once it is told the ranks' environment.
+    It imports at once what every rank needs, and the framework that *target* seems to use.
 
     Args:
-        target: What the ranks run, for lists of processes.
+        target: What the ranks run; lists of processes show it too.
         environ: The environment of the process.
         folder: Its folder; None for this process's.
 
@@ -179,7 +179,7 @@ class Guard:
     def __init__(self, target: str, environ: Mapping[str, str], folder: Path | None = None) -> None:
         self._environ, self._folder, self._is_told = _fixed(environ), folder, False
         self.connection, other = socket.socketpair()
-        line = [sys.executable, "-m", "unilaunch", "agent", str(other.fileno()), target]
+        line = [sys.executable, "-m", "unilaunch", "guard", str(other.fileno()), target]
         with other:
             try:
                 self.process = subprocess.Popen(
@@ -196,7 +196,7 @@ class Guard:
         return self.process.poll() is None and (self._is_told or as_now)
 
     def tell(self, environ: Mapping[str, str]) -> None:
-        """Tell it the environment of the first attempt's ranks: it decides what is imported only once."""
+        """Tell it the environment of the first attempt's ranks: it decides whether they share the import."""
         if not self._is_told:
             self._is_told = True
             with suppress(OSError):  # killed: its end says so
@@ -338,4 +338,5 @@ class StartedAgent(Started):
 
     def _signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self._agent or self._process.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and the process above it has not said so yet
+                os.kill(self._agent or self._process.pid, number)

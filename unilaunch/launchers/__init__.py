@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from unilaunch.errors import EnvironmentMismatchError, PluginError
+from unilaunch.errors import EnvironmentMismatchError, PluginError, UnilaunchError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.ancestry import Ancestor, Daemon, ancestors
@@ -166,6 +166,11 @@ def _look(name: str, environ: Mapping[str, str]) -> Evidence | None:
         info = known()[name].detect(environ)
     except EnvironmentMismatchError as error:
         return Evidence(name, None, str(error))
+    except UnilaunchError:
+        raise
+    except Exception as error:  # a plug-in may raise any exception
+        why = f"{type(error).__name__}: {error}"
+        raise PluginError(f"launcher {name!r} cannot read this environment: {why}") from error
     return Evidence(name, replace(info, name=name)) if info else None
 
 

@@ -98,7 +98,7 @@ class Request(Record):
 
 @dataclass(frozen=True)
 class Mpirun(ABC):
-    """An mpirun that has been found.
+    """An mpirun that has been found, or the direct start in place of one.
 
     Attributes:
         path: Where it is; absolute, so that Open MPI finds its daemon at the same place on the other hosts.

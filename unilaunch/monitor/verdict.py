@@ -56,7 +56,7 @@ class Verdict(Record):
         return f"{who} failed{first}: {describe(self.first)}"
 
     @property
-    def is_known(self) -> bool:
+    def was_shown(self) -> bool:
         """Whether all ranks refused in the same way, and rank 0 has shown why."""
         return self.first.together and self.first.rank == 0
 

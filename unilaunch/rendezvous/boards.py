@@ -231,11 +231,16 @@ class FileBoard(TextBoard):
         environ: The process's environment.
 
     Raises:
-        EnvironmentMismatchError: There is no folder in which only this user can write.
+        EnvironmentMismatchError: There is no folder in which only this user can write, or the run has no name.
     """
 
     def __init__(self, info: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.info = info
+        if not info.run_id:
+            raise EnvironmentMismatchError(
+                f"{info.launcher}: it gives this run no name (LauncherInfo.run_id), by which the ranks find each other "
+                "in a file: two jobs could meet"
+            )
         # Jobs on different hosts can have the same name (torchrun-none-127.0.0.1-29500), and so can jobs in different
         # containers with their own process numbers (prterun-box-7@1). Hosts and containers can share a home folder.
         servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))

@@ -33,7 +33,7 @@ def _rank() -> str:
 
 def _forks_the_ranks() -> bool:
     """Return whether this is the process from which a direct start forks its ranks."""
-    return sys.orig_argv[2:4] == ["unilaunch", "agent"]
+    return sys.orig_argv[2:4] == ["unilaunch", "guard"]
 
 
 def strike(moment: str) -> None:
