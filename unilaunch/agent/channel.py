@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from selectors import EVENT_WRITE
 
@@ -71,10 +71,14 @@ class Channel:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # on a pipe Python would buffer 8 KiB
         return Status(self._ranks_control, self.page)
 
-    def resize(self, rows: int, columns: int) -> bool:
-        """Give the terminals that the rank's output is this size; return whether it is one."""
-        terminals = [descriptor for descriptor in (self.stdout, self.stderr) if os.isatty(descriptor)]
-        for descriptor in terminals:
+    def resize(self, windows: Sequence[Sequence[int]]) -> bool:
+        """Give the terminals that the rank's two outputs are these sizes; return whether there is one."""
+        terminals = [
+            (descriptor, window)
+            for descriptor, window in zip((self.stdout, self.stderr), windows, strict=True)
+            if window and os.isatty(descriptor)
+        ]
+        for descriptor, (rows, columns) in terminals:
             termios.tcsetwinsize(descriptor, (rows, columns))
         return bool(terminals)
 
@@ -90,8 +94,14 @@ class Channel:
 
 
 def _terminal(rows: int, columns: int) -> tuple[int, int]:
-    """Return the two ends of a new terminal: the one to read from, and the rank's. It changes nothing of the output."""
-    reading, writing = os.openpty()
+    """Return the two ends of a new terminal: the one to read from, and the rank's. It changes nothing of the output.
+
+    Where the system has none, as in some containers, they are those of a pipe.
+    """
+    try:
+        reading, writing = os.openpty()
+    except OSError:
+        return os.pipe()
     state = termios.tcgetattr(writing)
     state[1] &= ~termios.OPOST  # the end of a line stays one byte in the rank's files
     termios.tcsetattr(writing, termios.TCSANOW, state)

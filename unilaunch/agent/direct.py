@@ -63,11 +63,11 @@ def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
         work: See `Work`.
     """
     adopt_orphans()
+    own, launch = os.getpid(), os.getppid()
     connection = socket.socket(fileno=int(words[0]))
     variables = {} if UNSHARED in words else _import_once(connection, words[1], read_task)
-    own, launch = os.getpid(), os.getppid()
     wake_at_end_of(launch)
-    while request := _receive(connection):
+    while (request := _receive(connection)) and not _is_closed(connection):
         agent = fork("the agent of this host")
         if not agent:
             wake_at_end_of(own)
@@ -153,6 +153,13 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
         text += piece
         files += received
     return {**json.loads(text), "files": files}
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Return whether `launch` has ended: its last request may still wait in the connection."""
+    with suppress(BlockingIOError):
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return False
 
 
 def _answer(connection: socket.socket, **values: int) -> None:

@@ -21,6 +21,8 @@ from unilaunch.monitor.messages import Shown
 from unilaunch.record import Record
 
 _PIECE = 1 << 16
+#: Pieces that are read at once, at most: a process that the rank has left may write without an end.
+_PIECES = 32
 _PAUSE = 0.02  # least seconds between two entries of `times`
 _SHARE = 1 / 50_000  # least share of the elapsed time between two entries: a day has at most 300,000, not 4 million
 #: For `open_file`: made if it is not there, and written at its end.
@@ -427,9 +429,10 @@ class Output:
             self.streams[1].add(text.encode(errors="backslashreplace"))
 
     def _catch_up(self) -> None:
-        """Read what the rank has written to standard error until now; a pipe holds at most one piece."""
-        if can_be_read(self.streams[1].source):
-            self.streams[1].move()
+        """Read what the rank has written to standard error until now; a pipe holds one piece, a terminal gives less."""
+        for _ in range(_PIECES):
+            if not (can_be_read(self.streams[1].source) and self.streams[1].move()):
+                return
 
     def say(self, text: str) -> None:
         """Show lines of the agent where standard error is shown, even if the rank's output is hidden."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from types import FrameType
 from typing import Any
 
@@ -222,9 +222,14 @@ class Loop:
                 self.selector.unregister(source)
 
     def turn(self, seconds: float) -> None:
-        """Wait for the next event, at most *seconds*, and handle it."""
-        for key, _ in self.selector.select(seconds):
-            key.data()
+        """Wait for the next events, at most *seconds*, and handle them.
+
+        Handling one may read what another has announced, for instance the rest of a rank's output when it tells of its
+        failure: then reading that once more would wait for the rank.
+        """
+        for number, (key, events) in enumerate(self.selector.select(seconds)):
+            if not number or events & EVENT_WRITE or can_be_read(key.fd):
+                key.data()
 
     def leave(self) -> None:
         """Close the agent's selector and pipes, in a rank that has been forked from it."""

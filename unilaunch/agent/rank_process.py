@@ -227,8 +227,8 @@ class RankProcess:
         if isinstance(order, messages.End):
             self.end(grace=order.grace)
 
-    def _resize(self, window: messages.Resize) -> None:
-        if self.is_running and self.channel.resize(window.rows, window.columns):
+    def _resize(self, order: messages.Resize) -> None:
+        if self.is_running and self.channel.resize(order.windows):
             self.signal(signal.SIGWINCH)  # a terminal tells only the session whose own it is
 
     def _show_stacks(self, *, native: bool) -> None:
@@ -419,7 +419,7 @@ class RankProcess:
     def from_outside(self) -> bool:
         """Whether a signal from outside has ended it, or has asked for its end within the last minutes."""
         since = time.monotonic() - _FOLLOWED
-        recent = {number for number, at in self.passed_on.items() if at > since}
+        recent = {number for number, at in list(self.passed_on.items()) if at > since}
         return -self.returncode in recent or bool(recent - _OF_A_PROGRAM)
 
     def _record(self, known: Failure) -> None:

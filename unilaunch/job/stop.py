@@ -80,6 +80,8 @@ class Stop:
     def __init__(self, monitor: Monitor, signals: UserSignals, grace: float, live: Live) -> None:
         self.monitor, self.signals, self.grace, self.live = monitor, signals, grace, live
         self.informed: set[Agent] = set()
+        self.resize: messages.Resize | None = None  # the last size of the caller's terminals, if that has changed
+        self.resized: set[Agent] = set()  # the agents that know it
         self.released = self.left = False
         self.until = float("inf")
 
@@ -88,6 +90,9 @@ class Stop:
         inbox, now = self.monitor.inbox, time.monotonic()
         while self.signals.others:
             self._pass_on_other(self.signals.others.pop(0))
+        if self.resize and (new := inbox.agents - self.resized):
+            self.resized |= new
+            inbox.tell(new, self.resize)
         if not self.signals.number or self.monitor.ending:
             return
         if new := inbox.agents - self.informed:
@@ -110,8 +115,7 @@ class Stop:
         if number == signal.SIGTSTP:
             self._pause()
         elif number == signal.SIGWINCH:
-            for window in filter(None, own_windows()):
-                self.monitor.inbox.tell_all(messages.Resize(*window))
+            self.resize, self.resized = messages.Resize(tuple(tuple(window or ()) for window in own_windows())), set()
         else:
             self.monitor.inbox.tell_all(messages.PassSignal(number))
 

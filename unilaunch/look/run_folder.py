@@ -265,7 +265,10 @@ class Run:
         """The verdict; over the ranks' own failures, where the launcher ended before it wrote one. None: no failure."""
         if report := _read_json(self.folder / REPORT, Report):
             return report
-        failures = [rank.failure for rank in self.ranks if rank.failure]
+        failures = list[Failure]()
+        for rank in self.ranks:
+            with suppress(InputError):  # one that cannot be read hides none of the others
+                failures += filter(None, [rank.failure])
         if not failures:
             return None
         return Report.model_validate(judge(sorted(failures, key=lambda failure: failure.time)).as_json())
@@ -367,7 +370,11 @@ def _was_aborted(folder: Path) -> bool:
         announced = (folder / REPORT).stat().st_mtime
     except OSError:
         return False
-    return time.time() - announced > _ABORT and Run(folder).spec.others.get("abort") is not False
+    if time.time() - announced <= _ABORT:
+        return False
+    with suppress(InputError):
+        return Run(folder).spec.others.get("abort") is not False
+    return True
 
 
 class Ending:

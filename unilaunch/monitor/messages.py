@@ -212,10 +212,9 @@ class PassSignal(Record):
 
 
 class Resize(Record):
-    """The terminal on which rank 0's output is shown has this size now."""
+    """The terminals of rank 0's output and error output have these rows and columns now; () for one that is none."""
 
-    rows: int
-    columns: int
+    windows: tuple[tuple[int, ...], ...]
 
 
 class Stop(Record):

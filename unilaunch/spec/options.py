@@ -19,7 +19,7 @@ from unilaunch.interfaces.model import Model
 from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.spec.habits import COMMANDS, LAUNCH, Habit, Instead, Needless, Same
-from unilaunch.spec.run_spec import RunSpec, Spec, holds_several, option_of, read_several
+from unilaunch.spec.run_spec import RunSpec, Spec, holds_several, option_of, plain_option_of, read_several
 from unilaunch.spec.target import read_target
 from unilaunch.version import __version__
 
@@ -226,7 +226,7 @@ def _add_options(
     for name, field in spec.model_fields.items():
         if name not in fields:
             continue
-        option = option_of(name)
+        option = plain_option_of(name)
         text = (field.description or "").replace("%", "%%")
         if name in spec.positional:
             parser.add_argument(

@@ -28,8 +28,8 @@ _KINDS = {
     "string_too_short": "a name or an address",
 }
 
-#: Options that are not named as their field: as mpirun has them, and as_json, since pydantic has a method named json.
-_OPTIONS = {"export": "-x", "mpi_args": "--mpi-arg", "as_json": "--json"}
+#: Options that are not named as their field, but as mpirun has them.
+_OPTIONS = {"export": "-x", "mpi_args": "--mpi-arg"}
 
 S = TypeVar("S", bound="Spec")
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -201,8 +201,13 @@ def _has_nul(value: object) -> bool:
 
 
 def option_of(field: str) -> str:
-    """Return the option that sets a field, with its dashes."""
-    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+    """Return the option that sets a field of the core, with its dashes."""
+    return _OPTIONS.get(field) or plain_option_of(field)
+
+
+def plain_option_of(field: str) -> str:
+    """Return the option named as its field: --json for as_json, since pydantic has a method named json."""
+    return f"--{field.removeprefix('as_').replace('_', '-')}"
 
 
 def holds_several(annotation: Any) -> bool:

@@ -7,7 +7,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOENT
+from pathlib import Path
 from threading import Thread
+from typing import NoReturn
 
 import pytest
 
@@ -48,6 +51,29 @@ def test_a_large_value_is_read_in_time_proportional_to_it() -> None:
         sender.join()
     assert passed_on == [value]
     assert time.process_time() - began < 6.0
+
+
+def test_a_message_that_was_read_before_its_turn_is_not_waited_for(tmp_path: Path) -> None:
+    """Output that arrives before the rank's place lets the agent read that at once; the event of it comes after."""
+    with _rank() as (rank, passed_on):
+        os.write(rank.channel._ranks_ends[1], b"a warning\n")
+        rank.channel._ranks_control.sendall(encode(Placed("here", "cpu", "run", str(tmp_path), Shown.ALL, abort=True)))
+        turning = Thread(target=rank.loop.turn, args=[1.0], daemon=True)
+        turning.start()
+        turning.join(10.0)
+        assert not turning.is_alive()
+        assert len(passed_on) == 1
+
+
+def test_where_there_is_no_terminal_a_rank_has_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> NoReturn:
+        raise OSError(ENOENT, "no /dev/pts")
+
+    monkeypatch.setattr(os, "openpty", refuse)
+    channel = Channel([(24, 80), None])
+    assert not channel.resize([(24, 80), ()])
+    channel.be_agent()
+    channel.close()
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
