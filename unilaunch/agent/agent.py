@@ -234,8 +234,8 @@ class Agent:
         """Show how a rank failed, if no monitor has judged or received the failure and the rank did not show it."""
         from unilaunch.monitor.verdict import judge, show
 
-        heard = self.monitor or self.exit_code is not None or (self._is_connected and rank.number != NO_RANK)
-        if rank.failure and not heard and (rank.output.last_words or not rank.reported):
+        is_told = self.monitor or self.exit_code is not None or (self._is_connected and rank.number != NO_RANK)
+        if rank.failure and not is_told and (rank.output.last_words or not rank.reported):
             rank.output.say(show(judge([rank.failure]), unseen=False))
         if rank.number == 0:
             rank.output.say_hidden_files()
