@@ -1,4 +1,7 @@
-"""For all tests: which may run beside others, which are left out, and hypothesis without a deadline.
+"""For all tests: what `--all` adds, which may run beside others, which are left out, and hypothesis without a deadline.
+
+`python -m pytest` runs the folders of `testpaths`, but no test that is marked `system` or `timed`: what any user can run
+on any machine. `python -m pytest --all` runs all tests, and so does each path that is named.
 
 pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
 that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
@@ -64,9 +67,26 @@ def _needs_mindspore(item: pytest.Item) -> bool:
     )
 
 
-def pytest_report_header() -> list[str]:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for all tests."""
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="also real launchers, several hosts, Slurm, faults, times, a browser, servers: it needs root and Debian",
+    )
+
+
+def _is_everyday(config: pytest.Config) -> bool:
+    """Return whether neither all tests nor any path were asked for."""
+    return {Path(path).resolve() for path in config.args} == {
+        config.rootpath / folder for folder in config.getini("testpaths")
+    }
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what is left out."""
-    return [f"{package} is not installed: {_LEFT_OUT[package]}" for package in _LACKING]
+    more = ["--all adds launchers, hosts, Slurm, faults, times, a browser and servers"] if _is_everyday(config) else []
+    return [*more, *(f"{package} is not installed: {_LEFT_OUT[package]}" for package in _LACKING)]
 
 
 def pytest_collection_finish() -> None:
@@ -113,6 +133,8 @@ def pytest_configure(config: pytest.Config) -> None:
     tempfile.gettempdir()  # which is kept: pytest's own folders do not move with TMPDIR
     os.environ.pop(BACKEND, None)  # noqa: TID251  (a developer's own; see the fixture by_numpy)
     os.environ.update(SHARED)  # noqa: TID251  (for every process that a test starts)
+    if config.getoption("all") and _is_everyday(config):
+        config.args[:] = [str(config.rootpath / "tests")]
     if hasattr(config, "workerinput"):
         config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
     else:  # with PYTHONDONTWRITEBYTECODE each process of a job would compile them, in 0.1 s
@@ -150,14 +172,16 @@ def _deaf_to() -> int:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # groups before pytest-xdist reads them, the order after pytest's own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Leave out what cannot run; put the tests of a group into one process, the timed ones in turn into as many as run.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Leave out what cannot run, or was not asked for; put the tests of a group into one process, the timed ones in turn into as many as run.
 
     The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
     which would else run alone at the end.
     """
     if "mindspore" in _LACKING:
         items[:] = [item for item in items if not _needs_mindspore(item)]
+    if _is_everyday(config):
+        items[:] = [item for item in items if not {"system", "timed"} & {mark.name for mark in item.iter_markers()}]
     turn = cycle(f"timed {number}" for number in range(_TIMED))
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()

@@ -23,6 +23,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", tmp_path], check=True)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("pause", [0.0, 60.0], ids=["tried again", "at the end"])
 def test_a_full_disk_costs_only_what_it_has_no_room_for(
     pause: float, small_disk: Path, monkeypatch: pytest.MonkeyPatch

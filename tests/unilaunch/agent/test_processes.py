@@ -11,6 +11,7 @@ import pytest
 from unilaunch.agent.processes import kill_children
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_a_child_of_another_user_is_left_alone() -> None:
     """As one that has become another by a setuid program: it ends no agent."""

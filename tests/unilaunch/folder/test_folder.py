@@ -333,6 +333,7 @@ def test_paths_are_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest.M
     assert str(folder.shown) == "here"
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
 @pytest.mark.parametrize("how", ["folder", "link"])
 def test_another_users_folder_is_refused(how: str) -> None:
@@ -355,6 +356,7 @@ def test_another_users_folder_is_refused(how: str) -> None:
         assert not list((top / "mine").iterdir())
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
 def test_a_file_server_may_give_every_file_another_owner() -> None:
     """As NFS does with all_squash, and AWS EFS; two runs in one folder. A process's fsuid does the same here."""
@@ -377,6 +379,7 @@ def test_a_file_server_may_give_every_file_another_owner() -> None:
             OutputFolder(out, 0, 1, "third").claim()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
 def test_a_folder_that_rank_0_names_must_be_out_of_others_reach(tmp_path: Path) -> None:
     """Its owner is this user, but whose the folder above is could put another one in its place."""

@@ -59,6 +59,7 @@ def _run_in(cgroup: Path, controller: str, seen: str, program: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.system
 def test_the_quota_of_every_cgroup_above_holds() -> None:
     """A container sees its own only: the kernel's path of it does not exist there."""
     with _nested("cpu") as inner:
@@ -71,6 +72,7 @@ def test_the_quota_of_every_cgroup_above_holds() -> None:
         assert _run_in(inner, "cpu", "container", QUOTA) == "None"
 
 
+@pytest.mark.system
 def test_the_memory_of_every_cgroup_above_is_the_limit() -> None:
     """As Slurm sets it: above the cgroup of the process."""
     with _nested("memory") as inner:
@@ -80,6 +82,7 @@ def test_the_memory_of_every_cgroup_above_is_the_limit() -> None:
         assert _run_in(inner, "memory", "container", MEMORY) == str(128 << 20)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seen", ["host", "container"])
 def test_what_the_oom_killer_ends_is_counted(seen: str) -> None:
     with _nested("memory") as inner:

@@ -117,6 +117,7 @@ print(*visible_devices({}, Path(sys.argv[2]))["cuda"])
 """
 
 
+@pytest.mark.system
 def test_a_device_is_named_by_its_file_where_the_others_are_denied(tmp_path: Path) -> None:
     """Srun --gpus-per-task=1: each task has CUDA_VISIBLE_DEVICES=0, and its cgroup makes that another device."""
     cgroups = Path("/sys/fs/cgroup/devices")

@@ -23,7 +23,11 @@ from unilaunch.rendezvous.secret_file import find_folder
 from unilaunch.spec.variables import MONITOR
 
 STRANGER = pytest.param(
-    "another user's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+    "another user's",
+    marks=[
+        pytest.mark.system,
+        pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user"),
+    ],
 )
 
 
