@@ -1,4 +1,4 @@
-"""For all tests: what `--all` adds, which may run beside others, which are left out, and hypothesis without a deadline.
+"""For all tests: what `--all` adds, which may run beside others, and hypothesis without a deadline.
 
 `python -m pytest` runs the folders of `testpaths`, but no test that is marked `system` or `timed`: what any user can run
 on any machine. `python -m pytest --all` runs all tests, and so does each path that is named.
@@ -173,9 +173,9 @@ def _deaf_to() -> int:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # groups before pytest-xdist reads them, the order after pytest's own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Leave out what cannot run, or was not asked for; put the tests of a group into one process, the timed ones in turn into as many as run.
+    """Leave out what cannot run, or was not asked for; put the tests of a group into one process.
 
-    The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
+    The timed ones go in turn into as many processes as run. The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
     which would else run alone at the end.
     """
     if "mindspore" in _LACKING:

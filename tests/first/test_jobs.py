@@ -1,4 +1,4 @@
-"""Real jobs that need nothing but what `pip install` has brought: each framework under the wheel's mpirun, and by `launch`.
+"""Real jobs that need nothing but what `pip install` brings: each framework under the wheel's mpirun, and by `launch`.
 
 With `--all` many more jobs run, in tests/jobs, under every launcher that is at hand.
 """
