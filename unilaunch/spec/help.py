@@ -26,7 +26,6 @@ EXAMPLES = {
     "launch": (
         "unilaunch launch -n 4 train.py --lr 0.1",
         "unilaunch launch -H a:4,b:4 train.py --lr 0.1",
-        "unilaunch launch --emit sbatch --nodes 2 --gpus-per-node 4 --time 12:00:00 --requeue > job.sh",
     ),
     "doctor": (
         "unilaunch doctor",
@@ -58,11 +57,8 @@ launch --emit sbatch --help; mpirun's and all others, unilaunch launch --help-al
 #: The options that `--help` of `run` and `launch` shows, by heading; `--help-all` shows every option.
 LAYOUT: Mapping[str, Sequence[str]] = {
     "what to run": ("target", "-m", "--config", "--backend", "--device"),
-    "how many ranks, and where": (
-        "--nprocs", "--hosts", "--hostfile", "--nnodes", "--node-rank", "--oversubscribe", "--bind-to", "-x",
-    ),
-    "output": ("--output-dir", "--console"),
-    "failures": ("--max-restarts", "--elastic", "--stall-timeout"),
+    "how many ranks, and where": ("--nprocs", "--hosts", "--hostfile", "--nnodes", "--node-rank", "-x"),
+    "output and failures": ("--output-dir", "--console", "--max-restarts", "--stall-timeout"),
     "instead of a start": ("--dry-run", "--emit", "--help-all"),
 }  # fmt: skip
 OVERVIEW = "Start jobs of MindSpore or PyTorch on many ranks, with any MPI, and train graph networks."
@@ -147,7 +143,7 @@ def _draw(usage: str, about: str, examples: Sequence[str], sections: Sections, n
         text_markup = help_markup = False
 
     formatter = Formatter("unilaunch", max_help_position=26)
-    formatter.add_text(f"usage: {usage}\n\n{about}")
+    formatter.add_text(f"usage: {usage}\n{about}")
     if examples:
         formatter.add_text("\n".join(["examples:", *(f"  {example}" for example in examples)]))
     for heading, actions in sections:

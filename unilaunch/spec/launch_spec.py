@@ -74,7 +74,7 @@ class LaunchSpec(RunSpec, MpiSpec):
 
     console: Literal["all", "labelled", "rank0"] = Field(
         default="rank0",
-        description="whose output is shown: every rank's, labelled behind [rank], or rank 0's",
+        description="whose output is shown",
     )
     launcher: Literal["auto", "direct", "mpirun"] = Field(
         default="auto",
@@ -83,18 +83,18 @@ class LaunchSpec(RunSpec, MpiSpec):
     nprocs: int | None = Field(
         default=None,
         ge=1,
-        description="number of ranks; gpu, cpu, auto: one for each device or core; default: all slots, or auto",
+        description="ranks; gpu or cpu: one for each; default: all slots",
     )
     nproc_per_node: int | None = Field(
         default=None, ge=1, description="number of ranks of each node, or gpu, cpu, auto, if the line is typed on each"
     )
     nnodes: Annotated[int, BeforeValidator(_one_number)] = Field(
-        default=1, ge=1, description="number of nodes, on each of which this line is typed"
+        default=1, ge=1, description="nodes; this line is typed on each"
     )
     node_rank: int | None = Field(
         default=None,
         ge=0,
-        description="which of them this is; default: node 0 at --master-addr, the others as they come",
+        description="which of them this is; default: as they come",
     )
     rdzv_endpoint: str | None = Field(
         default=None, min_length=1, description="ADDRESS:PORT, for --master-addr and --master-port of several nodes"
@@ -107,7 +107,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     max_restarts: int = Field(
         default=0,
         ge=0,
-        description="how often a failed job starts again, from its newest checkpoint if it keeps any",
+        description="how often a failed job starts again",
     )
     observe: tuple[Observe, ...] = Field(
         default=(),

@@ -123,7 +123,7 @@ def model_options(model: Model) -> list[argparse.Action]:
 
 def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
     models = {name: model for name, model in plugins.models().items() if not model.is_internal}
-    what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
+    what = f"{', '.join(models)}, FILE.py, or package.module:function"
     parser.add_argument("target", nargs="?", metavar="TARGET", help=what)
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module")
     parser.add_argument("--config", metavar="FILE", help="TOML, YAML or JSON file of options")

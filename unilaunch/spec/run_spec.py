@@ -97,15 +97,11 @@ class RunSpec(Spec):
     args: tuple[str, ...] = Field(
         default=(), description="what a script finds in sys.argv[1:]; of a function NAME=JSON, or JSON by position"
     )
-    backend: str = Field(
-        default="auto", description="framework: torch, mindspore, or auto (the first that is installed)"
-    )
+    backend: str = Field(default="auto", description="torch, mindspore; auto: one of both")
     device: Literal["auto", "cpu", "cuda", "npu"] = Field(
-        default="auto", description="kind of device; auto takes the best seen"
+        default="auto", description="kind of device; auto: the best seen"
     )
-    output_dir: OutputDir = Field(
-        default=Path("log_output"), description="folder of logs and result; {job}, {array}, {date} in it are replaced"
-    )
+    output_dir: OutputDir = Field(default=Path("log_output"), description="folder of logs and result")
     threads: int | None = Field(
         default=None, ge=1, le=10_000, description="threads per rank; default: this rank's share of its cores"
     )
@@ -120,9 +116,7 @@ class RunSpec(Spec):
     insecure_rendezvous: bool = Field(
         default=False, description="under launchers that give ranks no secret to share, meet without one"
     )
-    stall_timeout: float | None = Field(
-        default=None, gt=0, description="seconds without progress of a rank after which the job ends; default: never"
-    )
+    stall_timeout: float | None = Field(default=None, gt=0, description="seconds without progress that end the job")
     host_timeout: float = Field(
         default=15.0, ge=3, le=86400, description="seconds for which a host may not answer before it counts as lost"
     )
@@ -144,7 +138,7 @@ class RunSpec(Spec):
     )
     console: Literal["all", "labelled", "rank0"] = Field(
         default="all",
-        description="whose output is shown: every rank's, labelled behind [rank], or rank 0's",
+        description="whose output is shown",
     )
     local_rank_argument: bool = Field(
         default=False, description="append --local-rank=N to a script's arguments, as torch.distributed.launch did"
