@@ -1,16 +1,20 @@
 """The arrays of one .npz file, each checked for kind and shape when it is read."""
 
+import shutil
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 
+#: Bytes of a member's header in a .zip file, up to the lengths of its names; and bytes that are copied at a time.
+_HEADER, _COPIED = 26, 1 << 24
 #: Sizes of an array; None stands for any.
 Shape = tuple[int | None, ...]
 
@@ -137,6 +141,59 @@ def map_arrays(paths: Sequence[Path]) -> Arrays:
         except Exception as error:  # as above: a tokenizer reads the header, and a size may be any number
             raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
     return Arrays(arrays)
+
+
+def map_archive(path: Path) -> Arrays:
+    """Map the arrays of a .npz file. Those that are compressed are unpacked first, once, into a folder beside it.
+
+    Raises:
+        InputError: The file is missing, truncated or no .npz file, or cannot be unpacked.
+    """
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: is no .npz file: truncated, or not written by numpy.savez")
+    arrays = {}
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                is_stored = member.compress_type == zipfile.ZIP_STORED
+                place, begin = (path, _begin(file, member)) if is_stored else (_unpacked(archive, member, path), 0)
+                arrays[member.filename.removesuffix(".npy")] = _map_at(place, begin)
+    except Exception as error:  # as above
+        raise InputError(f"{path}: is damaged, or cannot be unpacked: {' '.join(str(error).split())}") from error
+    return Arrays(arrays)
+
+
+def _begin(file: BinaryIO, member: zipfile.ZipInfo) -> int:
+    """Return where the content of a member begins: behind its own header, whose names may be of another length."""
+    file.seek(member.header_offset + _HEADER)
+    name, extra = np.frombuffer(file.read(4), "<u2")
+    return member.header_offset + _HEADER + 4 + int(name) + int(extra)
+
+
+def _map_at(path: Path, begin: int) -> NDArray[Any]:
+    """Map the array that a file holds from *begin* on."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(file)  # type: ignore[no-untyped-call]
+        if dtype.hasobject:
+            raise ValueError("it holds objects in place of numbers")
+        if 0 in shape:
+            return np.zeros(shape, dtype)
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if is_fortran else "C")
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> Path:
+    """Return the file to which a member is unpacked: its checksum is part of the name."""
+    folder = path.with_name(f"{path.stem}.unpacked")
+    unpacked = folder / f"{member.CRC:08x}.{Path(member.filename).name}"
+    if not unpacked.exists():
+        folder.mkdir(exist_ok=True)
+        with archive.open(member) as source, NamedTemporaryFile(dir=folder, prefix=".", delete=False) as aside:
+            shutil.copyfileobj(source, aside, _COPIED)
+        Path(aside.name).rename(unpacked)
+    return unpacked
 
 
 def _read(archive: Mapping[str, Any], name: str) -> NDArray[Any]:

@@ -25,6 +25,7 @@ SOURCES: dict[str, Callable[[Request], Dataset]] = {
     "reddit": open_reddit,
     "ogbn-arxiv": open_ogb,
     "ogbn-products": open_ogb,
+    "ogbn-papers100M": open_ogb,
 }
 
 

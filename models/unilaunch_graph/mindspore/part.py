@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore as ms
 import numpy as np
+import scipy.sparse as sp
 from mindspore import Tensor
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -134,8 +135,18 @@ def _tensor(array: NDArray[Any], dtype: Any = None) -> Tensor:
 
 
 _floats, _indices = partial(_tensor, dtype=np.float32), partial(_tensor, dtype=np.int32)
+
+
+def _refuse_sparse(matrix: sp.csr_array) -> NoReturn:
+    rows, columns = matrix.shape
+    raise InputError(
+        f"x is sparse, {rows:,} rows of {columns:,} columns: {4 * rows * columns / 1e9:.1f} GB as dense rows, which "
+        "MindSpore's layers take: give fewer columns, such as a truncated SVD's, or x.toarray() to the converter"
+    )
+
+
 #: MindSpore's cross entropy takes int32 alone.
-_TENSORS = TensorTypes(_tensor, _floats, _indices, _floats)
+_TENSORS = TensorTypes(_tensor, _floats, _indices, _floats, _refuse_sparse)
 
 
 def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:

@@ -64,7 +64,8 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_the_names_are_these() -> None:
     """A name is a promise; a new one is added here."""
-    assert list(SOURCES) == ["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products"]
+    assert list(SOURCES) == ["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products",
+                             "ogbn-papers100M"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_unknown_names_are_refused_with_those_there_are(name: str, hint: str) ->
     """The message quotes the name, proposes the nearest, lists the names, and says where a path was looked for."""
     with pytest.raises(InputError) as caught:
         _open(name)
-    rest = "there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products; and no graph at "
+    rest = "there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, ogbn-papers100M; and no graph at "
     rest += f"{Path(name).absolute()}: expected a .npz file, a folder of .npy files"
     assert str(caught.value).startswith(f"no data set {name!r}: {hint}{rest}")
 

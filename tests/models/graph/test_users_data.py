@@ -1,11 +1,13 @@
 """What users of other libraries give, and what a part has of it: types, splits, unknown labels, no features."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from loguru import logger
 from torch_geometric import nn
@@ -17,6 +19,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.network import part as network_part
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.torch.part import GraphPart, make_part
@@ -228,3 +231,52 @@ def test_nan_is_an_unknown_class(framework: str, tmp_path: Path) -> None:
     assert part.num_classes == 5
     np.testing.assert_array_equal(_array(part.y), np.where(owned % 3 == 0, -1, Y[owned]))
     assert part.num_train + part.num_val + part.num_test == np.isfinite(y).sum()
+
+
+@pytest.fixture
+def bag_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with sparse features whose dense form is too large."""
+    monkeypatch.setattr(network_part, "LARGEST_DENSE", 4 * N * 500 - 1)
+    words = sp.random_array((N, 500), density=0.02, random_state=0, format="csr", dtype=np.float32)
+    return ug.from_edges(EDGES, tmp_path / "own", x=words, y=Y, split=SPLIT)
+
+
+def test_sparse_features_reach_the_layer_that_multiplies_them(bag_of_words: Path) -> None:
+    """GCNConv and GATConv send what they have multiplied: rows and gradients are those of PyG on the dense whole."""
+    for kind in (nn.GCNConv, nn.GATConv):
+        torch.manual_seed(0)
+        plain = kind(500, 8)
+        dense = ug.load(bag_of_words, framework="torch", data_dir=bag_of_words.parent).x.to_dense()
+
+        def work(part: GraphPart, plain: Any = plain) -> Any:
+            layer = ug.torch.distribute(deepcopy(plain), part, check=False)
+            out = layer(part.x, part.edge_index)
+            (out**2).sum().backward()
+            ug.torch.sum_gradients(layer, part)
+            return part.x.layout, ug.torch.gather(out, part), [one.grad for one in layer.parameters()]
+
+        (layout, rows, gradients), *_ = _on_parts(bag_of_words, 3, work)
+        wanted = plain(dense, torch.from_numpy(EDGES))
+        (wanted**2).sum().backward()
+        assert layout == torch.sparse_csr
+        torch.testing.assert_close(rows, wanted.detach())
+        torch.testing.assert_close(gradients, [one.grad for one in plain.parameters()])
+
+
+def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
+    """A layer that adds up x itself is refused in one line, with the size of dense rows, also on one rank."""
+    for size in (1, 2):
+        with pytest.raises(SpecError, match=r"x, which is sparse: multiply x before.*part\.x\.to_dense\(\), of 0\.0 GB"):
+            _on_parts(bag_of_words, size, lambda part: ug.torch.halo(part.x, part))
+
+
+def test_mindspore_refuses_large_sparse_features(bag_of_words: Path) -> None:
+    with pytest.raises(InputError, match=r"200 rows of 500 columns: 0\.0 GB as dense rows"):
+        _load(bag_of_words, "mindspore")
+
+
+def test_small_sparse_features_are_dense(tmp_path: Path) -> None:
+    """Every layer takes them."""
+    folder = ug.from_edges(EDGES, tmp_path / "own", x=sp.csr_array(X), y=Y, split=SPLIT)
+    part = _load(folder, "torch")
+    torch.testing.assert_close(part.x, torch.from_numpy(X[part.owned]).float())
