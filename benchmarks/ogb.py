@@ -74,7 +74,7 @@ def write(folder: Path, share: float) -> None:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """Read a set, and return the seconds and the most bytes of its own memory that this process had more than before."""
+    """Read a set, and return the seconds, and the most bytes that this process has allocated for it."""
     dataset, before = open_dataset(str(folder), None, None, 0, normalize_features=False), anonymous()
     peak, is_done = [before], threading.Event()
 

@@ -23,11 +23,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import strange_to_float32
+from unilaunch_graph.data.arrays import strange_to_float32
 from unilaunch_graph.data.files import SPLIT
 from unilaunch_graph.data.graph_folder import Folder, Further, Split, as_array, on_host, write_graph
-from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
-from unilaunch_graph.data.tables import as_numbers, is_table, read_table
+from unilaunch_graph.data.tables import (
+    SIGNED_AND_NOT,
+    as_numbers,
+    as_whole,
+    is_table,
+    number_of_each,
+    read_table,
+    text_of,
+)
 
 
 def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)

@@ -12,8 +12,8 @@ from unilaunch.errors import InputError
 
 #: Number of entries from which on 32 bits are too few to number them.
 WIDE = 1 << 31
-#: Edges that are sorted at a time, in the processor's cache; and edges that are counted at a time.
-_PIECE, _COUNTED = 1 << 18, 1 << 25
+#: Edges that are sorted at a time, in the processor's cache.
+_PIECE = 1 << 18
 #: The array of the edges that names each by its position in the user's list.
 EDGE_IDS = "edge_ids"
 #: Arrays with a row for each edge (or node), by name.
@@ -139,8 +139,9 @@ def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[np.int32], weights:
         weights: None: each is 1. (num_edges,)
     """
     out = np.zeros(len(indptr) - 1, np.int64)
-    for begin in range(0, len(indices), _COUNTED):
-        out += np.bincount(indices[begin : begin + _COUNTED], minlength=len(out))
+    counted = max(_PIECE, len(out))  # at a time: numpy takes 8 bytes for each, and for each node
+    for begin in range(0, len(indices), counted):
+        out += np.bincount(indices[begin : begin + counted], minlength=len(out))
     out -= np.diff(indptr)
     if out.any():  # a large directed graph is not transposed for it
         return False

@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
@@ -14,12 +15,11 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.aside import folder_beside
+from unilaunch_graph.data.arrays import BFLOAT16, Arrays, widened
 from unilaunch_graph.data.files import NUM_NODES, OF_EDGES, OF_NODES, SPLIT, check_arrays, count_nodes
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
-from unilaunch_graph.data.labels import is_known, read_labels
-from unilaunch_graph.data.npz import Arrays
+from unilaunch_graph.data.labels import is_known, known_texts, numbered, read_labels
 from unilaunch_graph.data.split import draw_shares, split_of_nodes
-from unilaunch_graph.data.text_labels import known_texts, numbered
 
 Folder = str | PathLike[str]
 #: Arrays of the user's, by name.
@@ -103,7 +103,7 @@ def write_graph(  # noqa: PLR0913  (what the converters share)
     given = {name: on_host(array) for name, array in {**arrays, **further}.items() if array is not None}
     classes = None
     if "y" in given:
-        given["y"], classes = numbered(as_array("y", known_texts(given["y"])))
+        given["y"], classes = numbered(widened(as_array("y", known_texts(given["y"]))))
     if sp.issparse(given.get("x")):
         x = sp.csr_array(given.pop("x"))
         given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
@@ -164,18 +164,21 @@ def _masks(arrays: Mapping[str, NDArray[Any]], split: Mapping[str, Any] | Sequen
 def on_host(values: Any) -> Any:
     """Return a tensor of torch as an array, or a sparse one as a matrix of SciPy; other values as they are.
 
-    numpy has no bfloat16, and SciPy no float16: such numbers become float32. torch is not imported for it.
+    bfloat16 becomes words of `BFLOAT16`, of a sparse tensor float32, as float16 there: SciPy has neither. torch is not
+    imported for it.
     """
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
     is_sparse = "sparse" in str(tensor.layout)
-    narrow = {"torch.float16"} if is_sparse else set()
-    if str(tensor.dtype) in {"torch.bfloat16", *narrow}:
-        tensor = tensor.float()
+    dtype = str(tensor.dtype)
     if is_sparse:
+        tensor = tensor.float() if dtype in {"torch.bfloat16", "torch.float16"} else tensor
         entries = tensor.to_sparse_coo().coalesce()
         return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
+    if dtype == "torch.bfloat16":
+        words: Any = tensor.contiguous().view(sys.modules["torch"].int16).numpy()
+        return words.view(BFLOAT16)
     return tensor.numpy()
 
 

@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_floats, check_range
+from unilaunch_graph.data.arrays import check_floats, check_range, map_archive
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import NamedArrays, edges_as_given
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
-from unilaunch_graph.data.npz import map_archive
 from unilaunch_graph.data.split import split_of
 
 #: Raise it when a change reads the same files into another graph.

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.download import raw_file
+from unilaunch_graph.data.dataset import Dataset, Request, raw_file
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 

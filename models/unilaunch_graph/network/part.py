@@ -28,7 +28,8 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     """One rank's part of a graph: the nodes that it owns, and every edge into them.
 
     A row below *num_owned* is an owned node; the rows from *num_owned* on are halo nodes, which other ranks own.
-    Floats are of the framework's default type (`torch.get_default_dtype()` when `load` is called; MindSpore: float32).
+    Floats are of the framework's default type (`torch.get_default_dtype()` when `load` is called; MindSpore: float32),
+    unless `load` is given a *dtype*.
     *edge_index* and classes are int64 in PyTorch and int32 in MindSpore.
 
     Attributes:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import FloatType
+from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of
 from unilaunch_graph.operators.epilogue import Dropout
@@ -172,19 +173,28 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype  # noqa: SLF001
 
 
-def make_part(part: Part, ranks: Ranks) -> GraphPart:
+def make_part(part: Part, ranks: Ranks, dtype: torch.dtype | None = None) -> GraphPart:
     """Return the part's arrays as tensors on the device of *ranks*. All ranks must call this.
 
     Args:
         part: The arrays.
         ranks: The other ranks.
+        dtype: Of x, edge_weight, floating edge_attr and regression labels; None: torch's default type.
+
+    Raises:
+        SpecError: *dtype* is no type of floats.
     """
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+        raise SpecError(f"ug.load: dtype={kind}: expected a type of floats, such as torch.float64")
 
     def tensor(array: NDArray[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+        if array.dtype == BFLOAT16:
+            return tensor(array.view(np.int16)).view(torch.bfloat16)
         return torch.tensor(np.ascontiguousarray(array), dtype=dtype, device=ranks.device)  # a copy of the mapped file
 
     def floats(array: NDArray[Any]) -> torch.Tensor:
-        return tensor(array, torch.get_default_dtype())
+        return tensor(array, kind)
 
     def sparse(matrix: sp.csr_array) -> torch.Tensor:
         entries = (tensor(matrix.indptr), tensor(matrix.indices), floats(matrix.data))

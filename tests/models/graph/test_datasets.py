@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from jobs.mpirun import alone
 from unilaunch.errors import InputError
-from unilaunch_graph.data.download import raw_file
+from unilaunch_graph.data.dataset import raw_file
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.sbm import generate
 from unilaunch_graph.data.sources import SOURCES, data_folder, open_dataset
@@ -105,7 +105,7 @@ def test_only_the_public_pickle_is_unpickled(
     folder = write_planetoid("cora", tiny_planetoid)
     path = folder / "planetoid" / "ind.cora.ty"
     path.write_bytes(pickle.dumps(_Touching(tmp_path / "touched")))
-    with pytest.raises(InputError, match="is not the public file.*delete the file") as caught:
+    with pytest.raises(InputError, match=r"is not the public file.*delete the file") as caught:
         _open("cora", folder).load()
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)

@@ -103,6 +103,39 @@ def test_symmetric_sets_have_no_list_of_edges() -> None:
     assert ug.load("sbm", framework="torch").edge_ids is None
 
 
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_floats_are_of_the_type_that_is_asked_for(framework: str, tmp_path: Path) -> None:
+    """x, weights, features of edges and values to predict; arrays by name keep their own."""
+    import mindspore
+
+    library: Any = {"torch": torch, "mindspore": mindspore}[framework]
+    folder = ug.from_edges(
+        EDGES, tmp_path / "own", x=X, y=X[:, 0], edge_weight=TIMES % 5, edge_attr=X[:1].repeat(M, 0),
+        node_arrays={"own": X.astype(np.float16)}, split=(0.5, 0.5, 0),
+    )  # fmt: skip
+    for dtype in (library.float64, library.float16, library.bfloat16):
+        part = ug.load(folder, framework=framework, data_dir=tmp_path, dtype=dtype)
+        assert {one.dtype for one in (part.x, part.edge_weight, part.edge_attr, part.y)} == {dtype}
+        assert part.node_arrays["own"].dtype == library.float16
+    with pytest.raises(SpecError, match="expected a type of floats"):
+        ug.load(folder, framework=framework, data_dir=tmp_path, dtype=library.int32)
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_bfloat16_stays_bfloat16(framework: str, tmp_path: Path) -> None:
+    """On disk two bytes for each number, named as what they are; arrays by name have the type in the part, too."""
+    x = torch.from_numpy(X).bfloat16()
+    folder = ug.from_edges(
+        EDGES, tmp_path / "own", x=x, y=Y, node_arrays={"own": x}, edge_arrays={"own": x[:1, 0].repeat(M)}, split=SPLIT
+    )
+    assert np.load(folder / "x.npy").dtype.descr == [("bfloat16", "<u2")]
+    part = _load(folder, framework)
+    for rows, wanted in ((part.x, x[part.owned]), (part.node_arrays["own"], x[part.owned])):
+        np.testing.assert_array_equal(_array(rows.float()), wanted.float().numpy())
+    for rows in (part.node_arrays["own"], part.edge_arrays["own"]):
+        assert str(rows.dtype).lower().endswith("bfloat16")
+
+
 def test_floats_are_of_the_default_type(tmp_path: Path) -> None:
     """A network in float64 gets every digit of the features."""
     folder = ug.from_edges(EDGES, tmp_path / "own", x=X, y=X[:, 0], edge_attr=X[:1].repeat(M, 0), split=(0.5, 0.5, 0))
@@ -266,7 +299,9 @@ def test_sparse_features_reach_the_layer_that_multiplies_them(bag_of_words: Path
 def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
     """A layer that adds up x itself is refused in one line, with the size of dense rows, also on one rank."""
     for size in (1, 2):
-        with pytest.raises(SpecError, match=r"x, which is sparse: multiply x before.*part\.x\.to_dense\(\), of 0\.0 GB"):
+        with pytest.raises(
+            SpecError, match=r"x, which is sparse: multiply x before.*part\.x\.to_dense\(\), of 0\.0 GB"
+        ):
             _on_parts(bag_of_words, size, lambda part: ug.torch.halo(part.x, part))
 
 
