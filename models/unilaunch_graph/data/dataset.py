@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,18 @@ class Dataset:
     def sha256(self) -> str:
         """The SHA-256 of the identity, which holds the hashes of the raw files: another content has another one."""
         return hashlib.sha256(json.dumps(dict(self.identity), sort_keys=True).encode()).hexdigest()
+
+
+class Source(ABC):
+    """Finds a data set: an entry point of the group "unilaunch.datasets", under the data set's name."""
+
+    @abstractmethod
+    def open(self, request: Request) -> Dataset:
+        """Return the data set, which is not read yet; raw files that are missing are fetched, or an error says whence.
+
+        Raises:
+            InputError: Files are missing.
+        """
 
 
 def raw_file(path: Path, url: str, sha256: str) -> Path:

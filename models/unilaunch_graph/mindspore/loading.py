@@ -28,8 +28,8 @@ def load(name: str | Path, *, dtype: Any = None, **options: Any) -> GraphPart:
         **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
 
     Raises:
-        SpecError: An option is unknown or has a value that is not allowed, *dtype* is no type of floats, or MindSpore is
-            in graph mode.
+        SpecError: An option is unknown or has a value that is not allowed, *dtype* is no type of floats, or MindSpore
+            is in graph mode.
         PlacementError: MindSpore computes on another device already.
         PluginError: The numpy that is installed does not fit MindSpore.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from jobs.mpirun import alone
 from unilaunch.errors import InputError
+from unilaunch.interfaces import plugins
 from unilaunch_graph.data.dataset import raw_file
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.sbm import generate
@@ -66,6 +67,33 @@ def test_the_names_are_these() -> None:
     """A name is a promise; a new one is added here."""
     assert list(SOURCES) == ["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products",
                              "ogbn-papers100M"]  # fmt: skip
+
+
+#: A data set as a distribution of its own brings it.
+OUTSIDE = """
+from unilaunch_graph.data.dataset import Dataset, Source
+from unilaunch_graph.data.sbm import generate
+
+class Twin(Source):
+    def open(self, request):
+        return Dataset(request.name, {"name": "twin", "folder": str(request.folder)}, generate, is_symmetric=True)
+"""
+
+
+def test_a_data_set_is_one_file_and_one_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From outside of this tree, as pip would install it."""
+    info = tmp_path / "site" / "twins-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: twins\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[unilaunch.datasets]\ntwin = twins:Twin\n")
+    (info.parent / "twins.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(info.parent)
+    monkeypatch.setattr(plugins, "_table", {})
+    dataset = _open("twin", tmp_path)
+    assert dataset.identity == {"name": "twin", "folder": str(tmp_path)}
+    assert dataset.load().num_nodes == 3000
+    with pytest.raises(InputError, match=r"did you mean 'twin'\?.*ogbn-papers100M, twin; and no graph at"):
+        _open("twins", tmp_path)
 
 
 @pytest.mark.parametrize(
