@@ -46,7 +46,8 @@ def open_planetoid(request: Request) -> Dataset:
     for name in names:
         raw_file(folder / name, f"{base}/{name}", SHA256[name])
     # No other content is read, so the identity needs no look at the files.
-    identity = {"name": request.name, "version": VERSION, **{name: SHA256[name] for name in names}}
+    hashes = {name: SHA256[name] for name in names}
+    identity: dict[str, str | int | float] = {"name": request.name, "version": VERSION, **hashes}
     return Dataset(request.name, identity, partial(read_planetoid, folder, request.name), is_symmetric=True)
 
 
