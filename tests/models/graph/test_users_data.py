@@ -305,6 +305,16 @@ def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
             _on_parts(bag_of_words, size, lambda part: ug.torch.halo(part.x, part))
 
 
+def test_sparse_features_are_predicted_from(bag_of_words: Path) -> None:
+    """Block by block, from the part or from its name."""
+    torch.manual_seed(0)
+    layers = [nn.SAGEConv(500, 8).eval(), torch.relu]
+    part = ug.load(bag_of_words, framework="torch", data_dir=bag_of_words.parent)
+    wanted = torch.relu(layers[0](part.x.to_dense(), part.edge_index)).detach()
+    torch.testing.assert_close(ug.torch.predict(layers, part), wanted)
+    torch.testing.assert_close(ug.torch.predict(layers, bag_of_words, data_dir=bag_of_words.parent), wanted)
+
+
 def test_mindspore_refuses_large_sparse_features(bag_of_words: Path) -> None:
     with pytest.raises(InputError, match=r"200 rows of 500 columns: 0\.0 GB as dense rows"):
         _load(bag_of_words, "mindspore")
