@@ -90,7 +90,8 @@ def load(name: str | Path, *, framework: str | None = None, **options: Any) -> A
         name: A data set's name ("cora"), or the path of a graph file or folder.
         framework: "torch" or "mindspore"; None takes the one that the script has imported.
         **options: The fields of `unilaunch_graph.spec.DataSpec` (`data_dir`, `partition_dir`, `balance`, ...), and of
-            torch `device` ("auto", "cpu", "cuda"). MindSpore computes on the CPU.
+            torch `device` ("auto", "cpu", "cuda"). MindSpore computes on the CPU. `dtype`: the framework's type of
+            floats of x, edge_weight, floating edge_attr and regression labels; its default type without it.
 
     Returns:
         The `GraphPart` of that framework.

@@ -28,8 +28,9 @@ class DataSpec(Spec):
 
     dataset: Annotated[str, BeforeValidator(_text)] = Field(
         default="sbm",
-        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, or a file or folder",
-        examples=["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products"],
+        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, "
+        "ogbn-papers100M, or a file or folder",
+        examples=["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M"],
     )
     data_dir: Path | None = Field(
         default=None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder"

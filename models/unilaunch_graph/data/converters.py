@@ -1,7 +1,8 @@
 """Convert a user's graph (networkx, SciPy, arrays or tables) to the folder of a graph; PyG's is in `pyg.py`.
 
 Each function writes a folder that `unilaunch run --dataset` takes and `unilaunch_graph.load` reads, and returns its
-path. The folder is written aside and renamed; one that exists already is refused, or replaced with `overwrite=True`.
+path. The folder is written aside and renamed; one that holds another graph is refused, or replaced with
+`overwrite=True`; one that holds this graph already stays, so a script may convert its data in each run, on all ranks.
 Edges keep their directions, loops and duplicates: a model that needs a symmetric graph makes it so when it reads the
 folder, and says so. Arrays keep their types; objects, text and dates are refused by name.
 
@@ -22,11 +23,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import strange_to_float32
+from unilaunch_graph.data.arrays import strange_to_float32
 from unilaunch_graph.data.files import SPLIT
 from unilaunch_graph.data.graph_folder import Folder, Further, Split, as_array, on_host, write_graph
-from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
-from unilaunch_graph.data.tables import as_numbers, is_table, read_table
+from unilaunch_graph.data.tables import (
+    SIGNED_AND_NOT,
+    as_numbers,
+    as_whole,
+    is_table,
+    number_of_each,
+    read_table,
+    text_of,
+)
 
 
 def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
@@ -63,10 +71,10 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
         val_mask: Nodes to validate with; None: none.
         test_mask: Nodes to test with; None: none.
         split: The split in place of masks; see above.
-        overwrite: Whether to replace a folder of a graph that exists.
+        overwrite: Whether to replace a folder that holds another graph.
 
     Raises:
-        InputError: The folder exists, or the arrays do not fit together; the text names the array.
+        InputError: The folder holds another graph, or the arrays do not fit together; the text names the array.
     """
     try:
         matrix = sp.csr_array(on_host(adjacency))
@@ -117,7 +125,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         node_arrays: The node attributes that become arrays of their own.
         edge_arrays: The edge attributes that become arrays of their own.
         split: The split in place of masks, by the places of the nodes in that order; see above.
-        overwrite: Whether to replace a folder of a graph that exists.
+        overwrite: Whether to replace a folder that holds another graph.
 
     Raises:
         InputError: A node or an edge has no such attribute; or as `from_scipy`.
@@ -250,7 +258,7 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
         val_mask: The same.
         test_mask: The same.
         split: The split in place of masks, by the places of the nodes; see above.
-        overwrite: Whether to replace a folder of a graph that exists.
+        overwrite: Whether to replace a folder that holds another graph.
 
     Raises:
         InputError: A table cannot be read or has no such column, or an edge names no node; or as `from_scipy`.

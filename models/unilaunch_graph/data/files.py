@@ -30,13 +30,21 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_csr, check_floats, check_range, refuse_number, strange_to_float32
+from unilaunch_graph.data.arrays import (
+    Arrays,
+    check_csr,
+    check_floats,
+    check_range,
+    map_arrays,
+    read_arrays,
+    refuse_number,
+    strange_to_float32,
+)
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import Edges, NamedArrays, csr_matrix, edges_as_given, edges_of_rows
 from unilaunch_graph.data.graph import NONE, Features, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import Labels, blank_labels, count_classes, is_known, read_labels
-from unilaunch_graph.data.npz import Arrays, map_arrays, read_arrays
 from unilaunch_graph.data.split import draw_split, split_of
 
 #: Raise it when a change reads the same file into another graph.
@@ -191,7 +199,7 @@ def _edges(arrays: Arrays, form: Names, num_nodes: int) -> Edges:
         return edges_as_given(ends[0], ends[1], num_nodes, *_edge_values(arrays, ends.shape[1]))
     indptr, indices = arrays.whole("indptr", (None,)), arrays.integers("indices", (None,))
     check_csr(indptr, indices, (num_nodes, num_nodes))
-    return edges_of_rows(indptr, indices.astype(np.int32, copy=False), *_edge_values(arrays, len(indices)))
+    return edges_of_rows(indptr, indices, *_edge_values(arrays, len(indices)))
 
 
 def _edge_values(arrays: Arrays, num_edges: int) -> tuple[NDArray[np.float32] | None, NamedArrays]:

@@ -1,8 +1,10 @@
 """The folder of a user's graph: a .npy file for each array, as `unilaunch_graph.data.files` reads it, and names."""
 
+import filecmp
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +15,11 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.aside import folder_beside
+from unilaunch_graph.data.arrays import BFLOAT16, Arrays, widened
 from unilaunch_graph.data.files import NUM_NODES, OF_EDGES, OF_NODES, SPLIT, check_arrays, count_nodes
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
-from unilaunch_graph.data.labels import is_known, read_labels
-from unilaunch_graph.data.npz import Arrays
+from unilaunch_graph.data.labels import is_known, known_texts, numbered, read_labels
 from unilaunch_graph.data.split import draw_shares, split_of_nodes
-from unilaunch_graph.data.text_labels import known_texts, numbered
 
 Folder = str | PathLike[str]
 #: Arrays of the user's, by name.
@@ -87,23 +88,22 @@ def write_graph(  # noqa: PLR0913  (what the converters share)
         node_arrays: Further arrays of the nodes by name.
         edge_arrays: Further arrays of the edges by name.
         split: The split, in place of masks.
-        overwrite: Replace a folder of a graph that exists.
+        overwrite: Replace a folder that holds another graph; one that holds this graph stays in any case.
 
     Returns:
         The folder, for `--dataset` and `load`.
 
     Raises:
-        InputError: The folder exists or cannot be written, or the arrays do not fit together.
+        InputError: The folder holds something else or cannot be written, or the arrays do not fit together.
     """
     folder = Path(folder)
     with _writing(folder):
         folder = folder.expanduser()
-        _refuse_existing(folder, overwrite=overwrite)
     further = _further(OF_NODES, node_arrays or {}) | _further(OF_EDGES, edge_arrays or {})
     given = {name: on_host(array) for name, array in {**arrays, **further}.items() if array is not None}
     classes = None
     if "y" in given:
-        given["y"], classes = numbered(as_array("y", known_texts(given["y"])))
+        given["y"], classes = numbered(widened(as_array("y", known_texts(given["y"]))))
     if sp.issparse(given.get("x")):
         x = sp.csr_array(given.pop("x"))
         given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
@@ -121,15 +121,16 @@ def write_graph(  # noqa: PLR0913  (what the converters share)
         rows = f"{'y' if 'y' in whole else 'x'} has {count} rows"
         raise InputError(f"{folder}: {len(nodes)} names of nodes, but {rows}: name each node")
     with _writing(folder):
-        _write(folder, whole, Names(None if isinstance(nodes, range) else nodes, classes))
+        _write(folder, whole, Names(None if isinstance(nodes, range) else nodes, classes), overwrite=overwrite)
     return folder
 
 
-def _refuse_existing(folder: Path, *, overwrite: bool) -> None:
-    if not folder.exists():
-        return
+def _refuse_other(folder: Path, *, overwrite: bool) -> None:
+    """Raise an error unless *folder* may be replaced: it holds a graph alone."""
     if not overwrite:
-        raise InputError(f"{folder}: exists already: give another folder, delete it, or set overwrite=True")
+        raise InputError(
+            f"{folder}: exists already, with other content: give another folder, delete it, or set overwrite=True"
+        )
     if not folder.is_dir() or any(path.suffix != ".npy" and path.name != NAMES for path in folder.iterdir()):
         raise InputError(f"{folder}: holds more than a graph, and is not overwritten: give another folder")
 
@@ -163,18 +164,21 @@ def _masks(arrays: Mapping[str, NDArray[Any]], split: Mapping[str, Any] | Sequen
 def on_host(values: Any) -> Any:
     """Return a tensor of torch as an array, or a sparse one as a matrix of SciPy; other values as they are.
 
-    numpy has no bfloat16, and SciPy no float16: such numbers become float32. torch is not imported for it.
+    bfloat16 becomes words of `BFLOAT16`, of a sparse tensor float32, as float16 there: SciPy has neither. torch is not
+    imported for it.
     """
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
     is_sparse = "sparse" in str(tensor.layout)
-    narrow = {"torch.float16"} if is_sparse else set()
-    if str(tensor.dtype) in {"torch.bfloat16", *narrow}:
-        tensor = tensor.float()
+    dtype = str(tensor.dtype)
     if is_sparse:
+        tensor = tensor.float() if dtype in {"torch.bfloat16", "torch.float16"} else tensor
         entries = tensor.to_sparse_coo().coalesce()
         return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
+    if dtype == "torch.bfloat16":
+        words: Any = tensor.contiguous().view(sys.modules["torch"].int16).numpy()
+        return words.view(BFLOAT16)
     return tensor.numpy()
 
 
@@ -195,7 +199,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
         raise InputError(f"{name} is no array: expected rows of one length: {' '.join(str(error).split())}") from None
 
 
-def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> None:
+def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names, *, overwrite: bool) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as aside:
         new = aside / "new"
@@ -204,9 +208,23 @@ def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> No
             np.save(new / f"{name}.npy", np.asarray(array, order="C"), allow_pickle=False)  # rows are mapped
         if names != (None, None):
             (new / NAMES).write_text(json.dumps(names._asdict()), encoding="utf-8")
-        if folder.exists():
-            folder.rename(aside / "old")
+        if not folder.exists():
+            with suppress(OSError):  # another process may have written it meanwhile
+                new.rename(folder)
+                return
+        if _is_same(folder, new):
+            return
+        _refuse_other(folder, overwrite=overwrite)
+        folder.rename(aside / "old")
         new.rename(folder)
+
+
+def _is_same(folder: Path, new: Path) -> bool:
+    """Return whether two folders hold files of the same names and contents."""
+    names = sorted(path.name for path in new.iterdir())
+    if not folder.is_dir() or names != sorted(path.name for path in folder.iterdir()):
+        return False
+    return not any(filecmp.cmpfiles(folder, new, names, shallow=False)[1:])
 
 
 @contextmanager

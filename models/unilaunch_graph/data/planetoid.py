@@ -4,25 +4,28 @@ Nodes come as `allx` (known to the inductive setting) and `tx` (to test with), i
 read as in Kipf and Welling's code, so that results compare: the first len(y) nodes are to train on, the next 500 to
 validate with, those of `test.index` to test with. Citeseer's `test.index` leaves out 15 isolated nodes: here they are
 nodes without features and of unknown class.
+
+The files are pickles of Python 2. A pickle can execute anything, so only the public files are unpickled: the SHA-256 of
+the bytes that are unpickled must be that of the table below.
 """
 
-from dataclasses import dataclass
+import hashlib
+import io
+import pickle
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_range
-from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.download import raw_file
+from unilaunch_graph.data.dataset import Dataset, Request, raw_file
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
-from unilaunch_graph.data.hashes import hash_file
-from unilaunch_graph.data.safe_pickle import Lists, read_array, read_lists, read_matrix
 
 #: Raise it when a change reads the same files into another graph.
 VERSION = 1
@@ -39,8 +42,11 @@ def open_planetoid(request: Request) -> Dataset:
     """
     folder = request.folder / FOLDER
     base = PUBLIC if request.mirror is None else f"{request.mirror.rstrip('/')}/{FOLDER}"
-    names = [name for name in _SHA256 if name.split(".")[1] == request.name]
-    hashes = {name: hash_file(raw_file(folder / name, f"{base}/{name}", _SHA256[name])) for name in names}
+    names = [name for name in SHA256 if name.split(".")[1] == request.name]
+    for name in names:
+        raw_file(folder / name, f"{base}/{name}", SHA256[name])
+    # No other content is read, so the identity needs no look at the files.
+    hashes = {name: SHA256[name] for name in names}
     identity: dict[str, str | int | float] = {"name": request.name, "version": VERSION, **hashes}
     return Dataset(request.name, identity, partial(read_planetoid, folder, request.name), is_symmetric=True)
 
@@ -49,111 +55,81 @@ def read_planetoid(folder: Path, name: str) -> Graph:
     """Read the files `ind.NAME.*` in *folder*: CSR features as they are, the public split.
 
     Raises:
-        InputError: A file is missing, damaged, or does not fit the others.
+        InputError: A file cannot be read, or is not the public one.
     """
-    prefix = f"{folder}/ind.{name}."
-    raw = _read(prefix)
-    try:
-        _check(raw)
-        return _graph(raw)
-    except ValueError as error:
-        raise InputError(f"{prefix}*: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    """The content of the files; `x` is the beginning of `allx`, and of `y` only the length counts.
-
-    Attributes:
-        allx: Features of the first nodes. (num_known, num_features) CSR
-        ally: Their classes, one-hot. (num_known, num_classes)
-        tx: Features of the test nodes. (num_test, num_features) CSR
-        ty: Their classes, one-hot. (num_test, num_classes)
-        test: The test nodes. (num_test,) int64
-        num_train: Number of training nodes.
-        graph: Neighbours of each node.
-    """
-
-    allx: sp.csr_array
-    ally: NDArray[Any]
-    tx: sp.csr_array
-    ty: NDArray[Any]
-    test: NDArray[np.int64]
-    num_train: int
-    graph: Lists
-
-
-def _read(prefix: str) -> _Raw:
-    allx, tx = (read_matrix(Path(f"{prefix}{part}")) for part in ("allx", "tx"))
-    ally, ty, y = (read_array(Path(f"{prefix}{part}")) for part in ("ally", "ty", "y"))
-    test = _read_test_index(Path(f"{prefix}test.index"))
-    return _Raw(allx, ally, tx, ty, test, len(y), read_lists(Path(f"{prefix}graph")))
-
-
-def _read_test_index(path: Path) -> NDArray[np.int64]:
-    try:
-        return np.array(path.read_text(encoding="ascii").split(), np.int64)
-    except (OSError, OverflowError, ValueError) as error:
-        raise InputError(f"{path}: is damaged: expected one whole number a line: {error}") from error
-
-
-def _check(raw: _Raw) -> None:
-    """Raise ValueError with all that does not fit; sizes first, so that a wrong number allocates no memory."""
-    num_known, num_nodes = raw.allx.shape[0], len(raw.graph.keys)
-    faults = {
-        "ally is not one row of classes for each of allx": raw.ally.shape != (num_known, raw.ally.shape[-1]),
-        "ty is not one row of classes for each of tx": raw.ty.shape != (raw.tx.shape[0], raw.ally.shape[-1]),
-        "test.index is not one number for each row of tx": len(raw.test) != raw.tx.shape[0],
-        "test.index has a node twice": len(np.unique(raw.test)) != len(raw.test),
-        "allx and tx are not equally wide": raw.allx.shape[1] != raw.tx.shape[1],
-        "y is longer than ally": raw.num_train > num_known,
-        "graph does not list each node once": not np.array_equal(np.sort(raw.graph.keys), np.arange(num_nodes)),
-        "graph has fewer nodes than allx": num_nodes < num_known,
-        "allx or tx has a value that is no number": not np.isfinite([raw.allx.sum(), raw.tx.sum()]).all(),
-    }
-    if any(faults.values()):
-        raise ValueError("; ".join(fault for fault, is_so in faults.items() if is_so))
-    check_range(raw.graph.items, num_nodes, "graph's entry ")
-    check_range(raw.test, num_nodes, "test.index", start=num_known)
-
-
-def _graph(raw: _Raw) -> Graph:
-    num_nodes = len(raw.graph.keys)
-    # The node of each row of allx, then of tx.
-    nodes = np.concatenate([np.arange(raw.allx.shape[0]), raw.test])
-    sources = np.repeat(raw.graph.keys, raw.graph.counts)
-    labels = _labels(nodes, np.concatenate([raw.ally, raw.ty]), num_nodes)
+    parts = {part: _content(folder / f"ind.{name}.{part}") for part in ("allx", "ally", "tx", "ty", "y", "graph")}
+    test = np.array(_public(folder / f"ind.{name}.test.index").split(), np.int64)
+    rows: sp.coo_array = sp.vstack([parts["allx"], parts["tx"]], format="coo")
+    one_hot = np.concatenate([parts["ally"], parts["ty"]])
+    num_known, num_nodes = parts["allx"].shape[0], len(parts["graph"])
+    nodes = np.concatenate([np.arange(num_known), test])  # the node of each row
+    entries = (rows.data.astype(np.float32), (nodes[rows.row], rows.col))
+    labels = np.full(num_nodes, -1, np.int64)
+    labels[nodes] = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
+    sources, targets = _ends(parts["graph"])
     return Graph(
-        *undirected(sources, raw.graph.items, num_nodes),
-        features=_features(nodes, sp.vstack([raw.allx, raw.tx], format="coo"), num_nodes),
+        *undirected(sources, targets, num_nodes),
+        features=sp.coo_array(entries, shape=(num_nodes, rows.shape[1])).tocsr(),
         labels=labels,
-        split=_split(raw, labels),
-        num_classes=raw.ally.shape[1],
+        split=_split(labels, test, len(parts["y"]), num_known),
+        num_classes=one_hot.shape[1],
     )
 
 
-def _features(nodes: NDArray[np.int64], rows: sp.coo_array, num_nodes: int) -> sp.csr_array:
-    entries = (rows.data.astype(np.float32), (nodes[rows.row], rows.col))
-    return sp.coo_array(entries, shape=(num_nodes, rows.shape[1])).tocsr()
+def _ends(neighbours: dict[int, list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return both ends of each edge from the neighbours of each node."""
+    counts = np.fromiter(map(len, neighbours.values()), np.int64)
+    items = chain.from_iterable(neighbours.values())
+    return np.repeat(np.fromiter(neighbours, np.int64), counts), np.fromiter(items, np.int64)
 
 
-def _labels(nodes: NDArray[np.int64], one_hot: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
-    labels = np.full(num_nodes, -1, np.int64)
-    labels[nodes] = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
-    return labels
-
-
-def _split(raw: _Raw, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _split(labels: NDArray[np.int64], test: NDArray[np.int64], num_train: int, num_known: int) -> NDArray[np.uint8]:
     split = np.full(len(labels), NONE, np.uint8)
-    split[: raw.num_train] = TRAIN
-    split[raw.num_train : min(raw.num_train + NUM_VAL, raw.allx.shape[0])] = VAL
-    split[raw.test] = TEST
+    split[:num_train] = TRAIN
+    split[num_train : min(num_train + NUM_VAL, num_known)] = VAL
+    split[test] = TEST
     split[labels < 0] = NONE
     return split
 
 
+def _public(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        InputError: The file cannot be read, or is not the public one.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != SHA256[path.name]:
+        raise InputError(
+            f"{path}: is not the public file: its SHA-256 is another, and a pickle is read only if it is known: delete "
+            "the file, it is fetched again; data of your own is converted with unilaunch_graph.from_edges"
+        )
+    return content
+
+
+def _content(path: Path) -> Any:
+    """Return what a public file holds; raises as `_public`."""
+    return _Unpickler(io.BytesIO(_public(path)), encoding="latin-1").load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """It knows the names of classes of 2016."""
+
+    @override
+    def find_class(self, module: str, name: str, /) -> Any:
+        return _NAMES.get(f"{module}.{name}") or super().find_class(module, name)
+
+
+#: Names that numpy 2 and SciPy 2 no longer have.
+_NAMES = {
+    "numpy.core.multiarray._reconstruct": np.empty(0).__reduce__()[0],
+    "scipy.sparse.csr.csr_matrix": sp.csr_matrix,
+}
 #: Content of the public files, at commit af6abf468a77.
-_SHA256 = {
+SHA256 = {
     "ind.cora.x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
     "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
     "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",

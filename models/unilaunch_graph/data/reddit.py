@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_floats, check_range
+from unilaunch_graph.data.arrays import Arrays, check_floats, check_range, read_arrays
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
-from unilaunch_graph.data.npz import Arrays, read_arrays
 
 #: Raise it when a change reads the same files into another graph.
 VERSION = 1

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.dataset import Dataset, Request
+from unilaunch.interfaces import plugins
+from unilaunch_graph.data.dataset import Dataset, Request, Source
 from unilaunch_graph.data.files import members, open_file
 from unilaunch_graph.data.graph import Graph, normalise_rows
 from unilaunch_graph.data.ogb import open_ogb
@@ -16,7 +17,7 @@ from unilaunch_graph.data.sbm import open_sbm
 
 __all__ = ["SOURCES", "Dataset", "Request", "data_folder", "open_dataset"]
 
-#: The source of each name. A new data set is a file in this folder and a line here.
+#: The source of each name that comes with this library; those of other distributions are a `Source` each.
 SOURCES: dict[str, Callable[[Request], Dataset]] = {
     "sbm": open_sbm,
     "cora": open_planetoid,
@@ -25,9 +26,11 @@ SOURCES: dict[str, Callable[[Request], Dataset]] = {
     "reddit": open_reddit,
     "ogbn-arxiv": open_ogb,
     "ogbn-products": open_ogb,
+    "ogbn-papers100M": open_ogb,
 }
 
-
+#: The entry points of other distributions' data sets, and what one of them is.
+_GROUP = ("unilaunch.datasets", "data set")
 #: Data sets whose features are words of a text: the GCN paper divides them by their sum, and results compare with it.
 WORDS = ("sbm", "cora", "citeseer", "pubmed")
 
@@ -42,13 +45,15 @@ def open_dataset(
     """Find the data set *name*, and download its raw files if they are missing; it is not read yet.
 
     Args:
-        name: One of `SOURCES`, a path that ends in .npz, a folder of .npy files, or one of a set of the OGB.
+        name: One of `SOURCES` or an entry point's name; the path of an .npz file, or of a folder of .npy files or of a
+            set of the OGB.
         data_dir: Folder of raw files; None for the platform's cache folder.
         mirror: Base address to fetch raw files from; None for their public address.
         split_seed: Seed of the split of a file that brings none.
         normalize_features: Divide each node's features by their absolute sum; None: those of `WORDS`.
 
     Raises:
+        PluginError: Another distribution's data set cannot be loaded.
         InputError: There is no such data set, its files are missing and cannot be downloaded, or it is given a seed for
             a split that it brings.
     """
@@ -78,14 +83,18 @@ def _source(name: str) -> Callable[[Request], Dataset]:
         return open_file
     if name in SOURCES:  # before a folder of that name: PyG downloads cora to cora/raw
         return SOURCES[name]
+    if name in plugins.names(_GROUP[0]):
+        source: Source = plugins.make(*_GROUP, name)
+        return source.open
     if (folder / "raw").is_dir():
         return open_ogb
     if members(folder):  # without y
         return open_file
-    near = get_close_matches(name, SOURCES, n=1)
+    known = [*SOURCES, *plugins.names(_GROUP[0])]
+    near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(
-        f"no data set {name!r}: {hint}there are {', '.join(SOURCES)}; and no graph at {folder.absolute()}: expected a "
+        f"no data set {name!r}: {hint}there are {', '.join(known)}; and no graph at {folder.absolute()}: expected a "
         ".npz file, a folder of .npy files (as ug.from_pyg writes it), or an OGB set's folder with raw/ and split/"
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.csr import check_range
+from unilaunch_graph.data.arrays import check_range
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Labels, Task, is_known, task_of
 

@@ -14,7 +14,7 @@ from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.backend import MindSporeBackend
 
 
-def load(name: str | Path, **options: Any) -> GraphPart:
+def load(name: str | Path, *, dtype: Any = None, **options: Any) -> GraphPart:
     """Return this rank's part of a graph, as tensors. All ranks must call this.
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
@@ -23,15 +23,18 @@ def load(name: str | Path, **options: Any) -> GraphPart:
 
     Args:
         name: A data set's name ("cora"), or the path of a graph file or folder.
+        dtype: Of x, edge_weight, floating edge_attr, regression and multi-label labels: MindSpore's float16, float32,
+            float64 or bfloat16; None: float32.
         **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
 
     Raises:
-        SpecError: An option is unknown or has a value that is not allowed, or MindSpore is in graph mode.
+        SpecError: An option is unknown or has a value that is not allowed, *dtype* is no type of floats, or MindSpore
+            is in graph mode.
         PlacementError: MindSpore computes on another device already.
         PluginError: The numpy that is installed does not fit MindSpore.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
-    return make_part(*load_arrays(name, options))
+    return make_part(*load_arrays(name, options), dtype)
 
 
 def load_arrays(name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ranks]:

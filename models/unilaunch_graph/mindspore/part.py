@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore as ms
 import numpy as np
+import scipy.sparse as sp
 from mindspore import Tensor
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.errors import InputError
+from unilaunch.errors import InputError, SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import Ids
+from unilaunch_graph.data.arrays import BFLOAT16
+from unilaunch_graph.data.arrays import widened as widened_words
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
@@ -109,20 +112,28 @@ class Operators:
     made: dict[Any, Any]
 
 
-def make_part(part: Part, ranks: Ranks) -> GraphPart:
+def make_part(part: Part, ranks: Ranks, dtype: Any = None) -> GraphPart:
     """Return the part's arrays as tensors. All ranks must call this.
 
     Args:
         part: The arrays.
         ranks: The other ranks.
+        dtype: Of x, edge_weight, floating edge_attr, regression and multi-label labels: MindSpore's float16, float32,
+            float64 or bfloat16; None: float32.
+
+    Raises:
+        SpecError: *dtype* is none of these.
+        InputError: The features are sparse, and too large to be dense.
     """
+    if dtype not in {None, ms.float16, ms.float32, ms.float64, ms.bfloat16}:
+        raise SpecError(f"ug.load: dtype={dtype}: expected a type of floats, such as mindspore.float64")
     whole = padded(part)
     (ranks.whole if whole is part else ranks.padded).add((whole.num_nodes, whole.num_owned))
     edges = merge_in_edges(whole)
     num_weights = np.array([len(edges.weights)])
     ranks.collectives.all_reduce(num_weights)
     return GraphPart(
-        **fields_of(whole, ranks, edges, _TENSORS, is_weighted=bool(num_weights[0])),
+        **fields_of(whole, ranks, edges, _tensors_of(dtype or ms.float32), is_weighted=bool(num_weights[0])),
         owned=whole.owned,
         arrays=part,
         operators=_operators(whole, edges, ranks),
@@ -130,12 +141,27 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
 
 
 def _tensor(array: NDArray[Any], dtype: Any = None) -> Tensor:
+    if array.dtype == BFLOAT16:
+        return Tensor(widened_words(array), ms.bfloat16)
     return Tensor(np.array(array, dtype))  # a copy, since files are mapped and read-only
 
 
-_floats, _indices = partial(_tensor, dtype=np.float32), partial(_tensor, dtype=np.int32)
-#: MindSpore's cross entropy takes int32 alone.
-_TENSORS = TensorTypes(_tensor, _floats, _indices, _floats)
+def _refuse_sparse(matrix: sp.csr_array) -> NoReturn:
+    rows, columns = matrix.shape
+    raise InputError(
+        f"x is sparse, {rows:,} rows of {columns:,} columns: {4 * rows * columns / 1e9:.1f} GB as dense rows, which "
+        "MindSpore's layers take: give fewer columns, such as a truncated SVD's, or x.toarray() to the converter"
+    )
+
+
+def _tensors_of(dtype: Any) -> TensorTypes:
+    def floats(array: NDArray[Any]) -> Tensor:
+        if dtype == ms.bfloat16:
+            return _tensor(array, np.float32).astype(dtype)
+        return _tensor(array, ms.dtype_to_nptype(dtype))
+
+    # MindSpore's cross entropy takes int32 alone.
+    return TensorTypes(_tensor, floats, partial(_tensor, dtype=np.int32), floats, _refuse_sparse)
 
 
 def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:

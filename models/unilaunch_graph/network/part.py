@@ -19,16 +19,22 @@ Indices = TypeVar("Indices")
 Ranks = TypeVar("Ranks")
 
 
+#: Bytes of the whole graph's features up to which a sparse matrix becomes dense rows, which every layer takes.
+LARGEST_DENSE = 1 << 30
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PartFields(Generic[Tensor, Indices, Ranks]):
     """One rank's part of a graph: the nodes that it owns, and every edge into them.
 
     A row below *num_owned* is an owned node; the rows from *num_owned* on are halo nodes, which other ranks own.
-    Floats are of the framework's default type (`torch.get_default_dtype()` when `load` is called; MindSpore: float32).
+    Floats are of the framework's default type (`torch.get_default_dtype()` when `load` is called; MindSpore: float32),
+    unless `load` is given a *dtype*.
     *edge_index* and classes are int64 in PyTorch and int32 in MindSpore.
 
     Attributes:
-        x: Features of the owned nodes; None: there are none. (num_owned, num_features) floats
+        x: Features of the owned nodes; None: there are none. In PyTorch a sparse CSR tensor if the user gave a sparse
+            matrix whose dense form would take more than `LARGEST_DENSE`. (num_owned, num_features) floats
         edge_index: Source row and target row of each edge, sorted by target; targets are owned nodes. (2, E)
         edge_weight: Weight of each edge; None: each is 1. (E,) floats
         edge_attr: Features of each edge; None: there are none. (E, k) floats; integers and bool keep their type
@@ -120,12 +126,14 @@ class TensorTypes(NamedTuple):
         floats: In the framework's default type of floats.
         indices: Of nodes and classes, in the type that the framework's operators take.
         flags: Of 0 and 1 for each of several labels, likewise.
+        sparse: Of a sparse matrix, with floats; raises InputError in a framework without sparse tensors.
     """
 
     exact: Callable[[NDArray[Any]], Any]
     floats: Callable[[NDArray[Any]], Any]
     indices: Callable[[NDArray[Any]], Any]
     flags: Callable[[NDArray[Any]], Any]
+    sparse: Callable[[sp.csr_array], Any]
 
 
 def fields_of(part: Part, ranks: Any, edges: InEdges, tensors: TensorTypes, *, is_weighted: bool) -> dict[str, Any]:
@@ -137,14 +145,16 @@ def fields_of(part: Part, ranks: Any, edges: InEdges, tensors: TensorTypes, *, i
         edges: The edges into the part's nodes.
         tensors: The framework's tensors.
         is_weighted: Whether the graph has weights; a part without edges holds none, even if the graph has them.
+
+    Raises:
+        InputError: The features are sparse, too large to be dense, and the framework has no sparse tensors.
     """
-    features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
     shared = ("num_nodes", "num_owned", "num_halo", "num_classes", "num_features")
     masks = {f"{name}_mask": part.split == use for name, use in (("train", TRAIN), ("val", VAL), ("test", TEST))}
     further = {name: tensors.exact(array) for name, array in edges.arrays.items() if name != "edge_attr"}
     edge_attr, labels = edges.arrays.get("edge_attr"), _LABELS[part.task]
     return {
-        "x": tensors.floats(features) if part.num_features else None,
+        "x": _features_of_nodes(part, tensors) if part.num_features else None,
         "edge_index": tensors.indices(edges.ends),
         "edge_weight": tensors.floats(_weights(edges)) if is_weighted else None,
         "edge_attr": None if edge_attr is None else _features_of_edges(edge_attr, tensors),
@@ -164,6 +174,20 @@ def fields_of(part: Part, ranks: Any, edges: InEdges, tensors: TensorTypes, *, i
 
 #: Of `TensorTypes`.
 _LABELS = {Task.CLASSES: "indices", Task.MULTILABEL: "flags", Task.REGRESSION: "floats"}
+
+
+def _features_of_nodes(part: Part, tensors: TensorTypes) -> Any:
+    """Return the features, sparse or dense on all ranks alike."""
+    if not isinstance(part.features, sp.csr_array):
+        return tensors.floats(part.features)
+    if dense_size(part) > LARGEST_DENSE:
+        return tensors.sparse(part.features)
+    return tensors.floats(part.features.toarray())
+
+
+def dense_size(part: Part) -> int:
+    """Return the bytes of the whole graph's features in float32, if they were dense."""
+    return 4 * part.num_nodes * part.num_features
 
 
 def _features_of_edges(features: NDArray[Any], tensors: TensorTypes) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.csr import check_csr, check_range
+from unilaunch_graph.data.arrays import check_csr, check_range
 
 #: Types and numbers of dimensions of the arrays that each part has, beside "labels", "features" and the further arrays
 #: of edges and nodes, of which only the rows are checked.

@@ -18,7 +18,9 @@ from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_torch.backend import COMMUNICATION, TorchBackend, take_gpu
 
 
-def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart:
+def load(
+    name: str | Path, *, device: str = "auto", dtype: torch.dtype | None = None, **options: Any
+) -> GraphPart:  # fmt: skip
     """Return this rank's part of a graph, as tensors. All ranks must call this.
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank);
@@ -30,14 +32,15 @@ def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart
     Args:
         name: A data set's name ("cora"), or the path of a graph file or folder.
         device: "auto", "cpu" or "cuda"; under unilaunch its `--device` decides, and this is not looked at.
+        dtype: Of x, edge_weight, floating edge_attr and regression labels; None: `torch.get_default_dtype()`.
         **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
 
     Raises:
-        SpecError: An option is unknown or has a value that is not allowed.
+        SpecError: An option is unknown or has a value that is not allowed; *dtype* is no type of floats.
         PlacementError: This rank has no device of that kind.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
-    return make_part(*load_arrays(name, device, options))
+    return make_part(*load_arrays(name, device, options), dtype)
 
 
 def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Ranks]:

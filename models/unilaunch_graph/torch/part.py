@@ -1,6 +1,7 @@
 """One rank's part of a graph, as tensors of PyTorch."""
 
 import operator
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import prod
@@ -8,14 +9,17 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import FloatType
+from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.dropout import mask_of
-from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of
+from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of
 from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_masks import mask_of_rows
 from unilaunch_graph.partition.in_edges import edge_ids, merge_in_edges
@@ -98,6 +102,12 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
 
     @override
     def with_halo(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.layout is not torch.strided:
+            raise SpecError(
+                "a layer needs other ranks' rows of x, which is sparse: multiply x before, as "
+                "torch.nn.Linear(part.num_features, width)(part.x) does, or SAGEConv(..., project=True); or take "
+                f"part.x.to_dense(), of {dense_size(self.arrays) / self.num_nodes * self.num_owned / 1e9:.1f} GB"
+            )
         if self.world_size == 1:
             return rows
         if rows is self.x and not rows.requires_grad:
@@ -163,25 +173,40 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype  # noqa: SLF001
 
 
-def make_part(part: Part, ranks: Ranks) -> GraphPart:
+def make_part(part: Part, ranks: Ranks, dtype: torch.dtype | None = None) -> GraphPart:
     """Return the part's arrays as tensors on the device of *ranks*. All ranks must call this.
 
     Args:
         part: The arrays.
         ranks: The other ranks.
+        dtype: Of x, edge_weight, floating edge_attr and regression labels; None: torch's default type.
+
+    Raises:
+        SpecError: *dtype* is no type of floats.
     """
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+        raise SpecError(f"ug.load: dtype={kind}: expected a type of floats, such as torch.float64")
 
     def tensor(array: NDArray[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+        if array.dtype == BFLOAT16:
+            return tensor(array.view(np.int16)).view(torch.bfloat16)
         return torch.tensor(np.ascontiguousarray(array), dtype=dtype, device=ranks.device)  # a copy of the mapped file
 
     def floats(array: NDArray[Any]) -> torch.Tensor:
-        return tensor(array, torch.get_default_dtype())
+        return tensor(array, kind)
+
+    def sparse(matrix: sp.csr_array) -> torch.Tensor:
+        entries = (tensor(matrix.indptr), tensor(matrix.indices), floats(matrix.data))
+        with warnings.catch_warnings():  # torch calls the layout a beta, once in each process
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
+            return torch.sparse_csr_tensor(*entries, size=matrix.shape, check_invariants=False)
 
     edges = merge_in_edges(part)
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
     every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
-        **fields_of(part, ranks, edges, TensorTypes(tensor, floats, tensor, tensor), is_weighted=is_weighted),
+        **fields_of(part, ranks, edges, TensorTypes(tensor, floats, tensor, tensor, sparse), is_weighted=is_weighted),
         owned=tensor(part.owned),
         arrays=part,
         exchange=TensorHalo(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks),

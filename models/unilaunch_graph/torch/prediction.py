@@ -79,6 +79,8 @@ class _Torch(network.Predictor):
     @override
     def features(self, part: GraphPart) -> Rows:
         _check_device(part.ranks)
+        if part.x.layout is not torch.strided:
+            return part.arrays.features  # sparse: blocks of it become dense
         features: Rows = part.x.float().numpy()
         return features
 

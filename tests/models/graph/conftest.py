@@ -1,6 +1,7 @@
 """What the tests of the data sets share: real files, and a writer of Planetoid's format."""
 
-import struct
+import hashlib
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-Writer = Callable[[object], bytes]
+from unilaunch_graph.data import planetoid
 
 
 @pytest.fixture(scope="session")
@@ -22,21 +23,17 @@ def shared_datasets() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def python2_pickle() -> Writer:
-    """A function that pickles as Python 2 with numpy and scipy of 2016 did, which made Planetoid's files."""
-    return lambda value: b"\x80\x02" + _python2(value) + b"."
-
-
 @pytest.fixture
-def write_planetoid(tmp_path: Path, python2_pickle: Writer) -> Callable[..., Path]:
-    """A function that writes the eight files of a data set into tmp_path/planetoid, and returns tmp_path."""
+def write_planetoid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """A function that writes the eight files of a data set, which then are the public ones, and returns tmp_path."""
 
     def write(name: str, parts: Mapping[str, object]) -> Path:
         (tmp_path / "planetoid").mkdir(exist_ok=True)
         for part, value in parts.items():
-            content = value.encode() if isinstance(value, str) else python2_pickle(value)
-            (tmp_path / "planetoid" / f"ind.{name}.{part}").write_bytes(content)
+            content = value.encode() if isinstance(value, str) else pickle.dumps(value, protocol=2)
+            path = tmp_path / "planetoid" / f"ind.{name}.{part}"
+            path.write_bytes(content)
+            monkeypatch.setitem(planetoid.SHA256, path.name, hashlib.sha256(content).hexdigest())
         return tmp_path
 
     return write
@@ -59,44 +56,3 @@ def tiny_planetoid() -> dict[str, Any]:
         "graph": defaultdict(list, neighbours),
         "test.index": "9\n6\n7\n",
     }
-
-
-def _python2(value: object) -> bytes:  # noqa: PLR0911  (one case for each type)
-    match value:
-        case np.ndarray():
-            return _array(value)
-        case sp.csr_matrix():
-            state = {"_shape": value.shape, "indptr": value.indptr, "indices": value.indices, "data": value.data}
-            return b"cscipy.sparse.csr\ncsr_matrix\n)\x81" + _python2(state) + b"b"
-        case defaultdict():
-            return b"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R" + _items(value)
-        case dict():
-            return b"}" + _items(value)
-        case list():
-            return b"](" + b"".join(map(_python2, value)) + b"e"
-        case tuple():
-            return b"(" + b"".join(map(_python2, value)) + b"t"
-        case bytes():
-            return b"T" + struct.pack("<i", len(value)) + value
-        case str():
-            return _python2(value.encode("latin-1"))
-        case None:
-            return b"N"
-        case bool():
-            return b"\x88" if value else b"\x89"
-        case int():
-            return b"J" + struct.pack("<i", value)
-    raise TypeError(type(value))
-
-
-def _items(value: dict[Any, Any]) -> bytes:
-    return b"(" + b"".join(_python2(key) + _python2(item) for key, item in value.items()) + b"u"
-
-
-def _array(value: np.ndarray[Any, Any]) -> bytes:
-    is_fortran = value.flags.f_contiguous and not value.flags.c_contiguous
-    dtype = b"cnumpy\ndtype\n" + _python2((value.dtype.str[1:], 0, 1)) + b"R"
-    dtype += _python2((3, value.dtype.str[0], None, None, None, -1, -1, 0)) + b"b"
-    content = _python2(is_fortran) + _python2(value.tobytes("F" if is_fortran else "C"))
-    empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n" + _python2((0,)) + _python2("b") + b"tR"
-    return empty + b"(" + _python2(1) + _python2(value.shape) + dtype + content + b"tb"

@@ -1,6 +1,7 @@
 """Graphs in folders: .npy files that are mapped, Reddit's two files, and the OGB's tables."""
 
 import gzip
+import tracemalloc
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,8 @@ def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "rows", "words"), [
-    ("raw/edge", [[0, 9]], r"edge\[0, 1\] is 9; allowed are 0 to 5"),
+    ("raw/edge", [[0, 9]], r"edge's target \[0\] is 9; allowed are 0 to 5"),
+    ("raw/edge", [[0, 1, 2]], "edges have 3 ends"),
     ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),
     ("raw/node-feat", [["a", "b"]], r"node-feat\.csv\.gz: cannot be read"),
     ("raw/node-feat", [[1.0], [2.0], ["nan"], [4.0], [5.0], [6.0]], r"node-feat of node 2 is nan in column 0"),
@@ -183,6 +185,72 @@ def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path)
     with pytest.raises(InputError, match=words) as refusal:
         _load(tmp_path)
     assert "\n" not in str(refusal.value)
+
+
+def _write_ogb_archive(folder: Path, save: Any = np.savez, **changed: Any) -> None:
+    """Write a set as ogbn-papers100M is published: arrays of one graph, the labels as floats beside them."""
+    _write_ogb(folder)
+    for path in (folder / "raw").iterdir():
+        path.unlink()
+    arrays = {
+        "edge_index": EDGES, "node_feat": X.astype(np.float16), "node_year": np.arange(2000, 2006)[:, None],
+        "num_nodes_list": np.array([6]), "num_edges_list": np.array([7]),
+        "node_label": np.where(np.arange(6) == 5, np.nan, Y)[:, None].astype(np.float32),
+    } | changed  # fmt: skip
+    save(folder / "raw" / "node-label.npz", node_label=arrays.pop("node_label"))
+    save(folder / "raw" / "data.npz", **arrays)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_ogb_set_in_archives(save: Any, tmp_path: Path) -> None:
+    """Features stay on disk in their own type; NaN is an unknown class; other arrays of nodes have their names."""
+    _write_ogb_archive(tmp_path / "ogbn_papers100M", save)
+    dataset = open_dataset("ogbn-papers100M", tmp_path, None, 0, normalize_features=False)
+    for _ in range(2):  # the second time nothing is unpacked
+        graph: Any = dataset.load()
+        np.testing.assert_array_equal(graph.features, X)
+        assert (graph.features.dtype, type(graph.features)) == (np.float16, np.memmap)
+        assert graph.labels.tolist() == [*Y[:5], -1]
+        assert graph.split.tolist() == SPLIT.tolist()
+        assert graph.node_arrays["year"].tolist() == [[2000 + node] for node in range(6)]
+        assert graph.edge_arrays["edge_ids"].tolist() == [1, 0, 3, 2, 6, 5, 4]
+    unpacked = {path.stat().st_ctime_ns for path in tmp_path.glob("*/raw/*.unpacked/*")}
+    assert len(list(tmp_path.glob("*/raw/*.unpacked/*"))) == (0 if save is np.savez else 6)
+    dataset.load()
+    assert {path.stat().st_ctime_ns for path in tmp_path.glob("*/raw/*.unpacked/*")} == unpacked
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"edge_index": np.array([[0, 9], [1, 1]])}, r"edge's source \[1\] is 9"),
+    ({"node_label": np.zeros((4, 1))}, r"node_feat must have shape \(4, any\)"),
+    ({"node_feat": np.array([[{}]] * 6)}, "data.npz: is damaged.*objects"),
+    ({"node_year": np.zeros(5)}, "node_year must have 6 rows"),
+])  # fmt: skip
+def test_an_archives_faults(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    _write_ogb_archive(tmp_path, **changed)
+    with pytest.raises(InputError, match=words) as refusal:
+        _load(tmp_path)
+    assert "\n" not in str(refusal.value)
+    (tmp_path / "raw" / "data.npz").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"data\.npz: is no \.npz file"):
+        _load(tmp_path)
+
+
+def test_an_archive_needs_ten_bytes_an_edge(tmp_path: Path) -> None:
+    """And 40 a node, and no features: the forecast for ogbn-papers100M, 1.6e9 edges and 1.1e8 nodes, is 21 GB."""
+    draw, num_nodes, num_edges = np.random.default_rng(0), 50_000, 3_000_000
+    _write_ogb_archive(
+        tmp_path, edge_index=draw.integers(0, num_nodes, (2, num_edges)),
+        node_feat=draw.random((num_nodes, 64)).astype(np.float16), node_year=np.zeros(num_nodes),
+        node_label=np.zeros((num_nodes, 1)),
+    )  # fmt: skip
+    tracemalloc.start()
+    try:
+        open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * num_edges + 40 * num_nodes + 20e6  # pieces of the list
 
 
 def test_an_ogb_set_without_a_node_to_train_on_is_for_predictions(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """What users of other libraries give, and what a part has of it: types, splits, unknown labels, no features."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from loguru import logger
 from torch_geometric import nn
@@ -17,6 +19,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.network import part as network_part
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.torch.part import GraphPart, make_part
@@ -98,6 +101,39 @@ def test_edges_of_several_parts_are_the_users(tmp_path: Path) -> None:
 def test_symmetric_sets_have_no_list_of_edges() -> None:
     """Their edges are made of it."""
     assert ug.load("sbm", framework="torch").edge_ids is None
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_floats_are_of_the_type_that_is_asked_for(framework: str, tmp_path: Path) -> None:
+    """x, weights, features of edges and values to predict; arrays by name keep their own."""
+    import mindspore
+
+    library: Any = {"torch": torch, "mindspore": mindspore}[framework]
+    folder = ug.from_edges(
+        EDGES, tmp_path / "own", x=X, y=X[:, 0], edge_weight=TIMES % 5, edge_attr=X[:1].repeat(M, 0),
+        node_arrays={"own": X.astype(np.float16)}, split=(0.5, 0.5, 0),
+    )  # fmt: skip
+    for dtype in (library.float64, library.float16, library.bfloat16):
+        part = ug.load(folder, framework=framework, data_dir=tmp_path, dtype=dtype)
+        assert {one.dtype for one in (part.x, part.edge_weight, part.edge_attr, part.y)} == {dtype}
+        assert part.node_arrays["own"].dtype == library.float16
+    with pytest.raises(SpecError, match="expected a type of floats"):
+        ug.load(folder, framework=framework, data_dir=tmp_path, dtype=library.int32)
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_bfloat16_stays_bfloat16(framework: str, tmp_path: Path) -> None:
+    """On disk two bytes for each number, named as what they are; arrays by name have the type in the part, too."""
+    x = torch.from_numpy(X).bfloat16()
+    folder = ug.from_edges(
+        EDGES, tmp_path / "own", x=x, y=Y, node_arrays={"own": x}, edge_arrays={"own": x[:1, 0].repeat(M)}, split=SPLIT
+    )
+    assert np.load(folder / "x.npy").dtype.descr == [("bfloat16", "<u2")]
+    part = _load(folder, framework)
+    for rows, wanted in ((part.x, x[part.owned]), (part.node_arrays["own"], x[part.owned])):
+        np.testing.assert_array_equal(_array(rows.float()), wanted.float().numpy())
+    for rows in (part.node_arrays["own"], part.edge_arrays["own"]):
+        assert str(rows.dtype).lower().endswith("bfloat16")
 
 
 def test_floats_are_of_the_default_type(tmp_path: Path) -> None:
@@ -228,3 +264,64 @@ def test_nan_is_an_unknown_class(framework: str, tmp_path: Path) -> None:
     assert part.num_classes == 5
     np.testing.assert_array_equal(_array(part.y), np.where(owned % 3 == 0, -1, Y[owned]))
     assert part.num_train + part.num_val + part.num_test == np.isfinite(y).sum()
+
+
+@pytest.fixture
+def bag_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with sparse features whose dense form is too large."""
+    monkeypatch.setattr(network_part, "LARGEST_DENSE", 4 * N * 500 - 1)
+    words = sp.random_array((N, 500), density=0.02, random_state=0, format="csr", dtype=np.float32)
+    return ug.from_edges(EDGES, tmp_path / "own", x=words, y=Y, split=SPLIT)
+
+
+def test_sparse_features_reach_the_layer_that_multiplies_them(bag_of_words: Path) -> None:
+    """GCNConv and GATConv send what they have multiplied: rows and gradients are those of PyG on the dense whole."""
+    for kind in (nn.GCNConv, nn.GATConv):
+        torch.manual_seed(0)
+        plain = kind(500, 8)
+        dense = ug.load(bag_of_words, framework="torch", data_dir=bag_of_words.parent).x.to_dense()
+
+        def work(part: GraphPart, plain: Any = plain) -> Any:
+            layer = ug.torch.distribute(deepcopy(plain), part, check=False)
+            out = layer(part.x, part.edge_index)
+            (out**2).sum().backward()
+            ug.torch.sum_gradients(layer, part)
+            return part.x.layout, ug.torch.gather(out, part), [one.grad for one in layer.parameters()]
+
+        (layout, rows, gradients), *_ = _on_parts(bag_of_words, 3, work)
+        wanted = plain(dense, torch.from_numpy(EDGES))
+        (wanted**2).sum().backward()
+        assert layout == torch.sparse_csr
+        torch.testing.assert_close(rows, wanted.detach())
+        torch.testing.assert_close(gradients, [one.grad for one in plain.parameters()])
+
+
+def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
+    """A layer that adds up x itself is refused in one line, with the size of dense rows, also on one rank."""
+    for size in (1, 2):
+        with pytest.raises(
+            SpecError, match=r"x, which is sparse: multiply x before.*part\.x\.to_dense\(\), of 0\.0 GB"
+        ):
+            _on_parts(bag_of_words, size, lambda part: ug.torch.halo(part.x, part))
+
+
+def test_sparse_features_are_predicted_from(bag_of_words: Path) -> None:
+    """Block by block, from the part or from its name."""
+    torch.manual_seed(0)
+    layers = [nn.SAGEConv(500, 8).eval(), torch.relu]
+    part = ug.load(bag_of_words, framework="torch", data_dir=bag_of_words.parent)
+    wanted = torch.relu(layers[0](part.x.to_dense(), part.edge_index)).detach()
+    torch.testing.assert_close(ug.torch.predict(layers, part), wanted)
+    torch.testing.assert_close(ug.torch.predict(layers, bag_of_words, data_dir=bag_of_words.parent), wanted)
+
+
+def test_mindspore_refuses_large_sparse_features(bag_of_words: Path) -> None:
+    with pytest.raises(InputError, match=r"200 rows of 500 columns: 0\.0 GB as dense rows"):
+        _load(bag_of_words, "mindspore")
+
+
+def test_small_sparse_features_are_dense(tmp_path: Path) -> None:
+    """Every layer takes them."""
+    folder = ug.from_edges(EDGES, tmp_path / "own", x=sp.csr_array(X), y=Y, split=SPLIT)
+    part = _load(folder, "torch")
+    torch.testing.assert_close(part.x, torch.from_numpy(X[part.owned]).float())
