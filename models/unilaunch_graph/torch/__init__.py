@@ -1,7 +1,7 @@
 """A user's own network in PyTorch on a part of the graph: exact on any number of ranks.
 
-Every rank makes the same calls in the same order. `distribute` and `check` need PyTorch Geometric, the other names do
-not.
+Every rank makes the same calls in the same order. `check`, `distribute` and `dropout_state` need PyTorch Geometric, the
+other names do not.
 Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where PyG's layers get their halo rows).
 """
 
@@ -19,16 +19,19 @@ from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute
+    from unilaunch_graph.torch.portable_dropout import dropout_state
     from unilaunch_graph.torch.exactness import NotCheckedError, check
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "fetch",
-    "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "dropout_state",
+    "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 
 #: The names that need PyTorch Geometric, and the modules that they are in.
-_OF_PYG = {"distribute": "distributed", "check": "exactness", "NotCheckedError": "exactness"}
+_OF_PYG = {
+    "distribute": "distributed", "dropout_state": "portable_dropout", "check": "exactness", "NotCheckedError": "exactness",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

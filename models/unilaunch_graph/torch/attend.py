@@ -13,6 +13,7 @@ from unilaunch_graph.network.layer import Framework
 from unilaunch_graph.operators.edge_features import FILLS
 from unilaunch_graph.torch.as_written import aggregates_as_written, is_plain_linear, is_plain_matrix
 from unilaunch_graph.torch.blocks import ON_BLOCK
+from unilaunch_graph.torch.portable_dropout import draw_seed
 from unilaunch_graph.torch.layer import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
 
@@ -33,7 +34,7 @@ class _Attention(GraphAttention):
 
     @override
     def draw_seed(self) -> int:
-        return int(torch.randint(2**62, ()))
+        return draw_seed()
 
 
 def attending(layer: GATConv, part: GraphPart) -> Callable[..., Any]:
