@@ -159,7 +159,6 @@ def test_as_many_edges_as_nodes(caplog: pytest.LogCaptureFixture) -> None:
 
 
 CHECKPOINTED: dict[str, Callable[..., Callable[..., torch.Tensor]]] = {
-    "the model": lambda again: lambda model, x, edges: again(model, x, edges),
     "the model twice": lambda again: lambda model, x, edges: again(model, x, edges) + again(model, x, edges),
     "a part of it": lambda again: lambda model, x, edges: model(again, x, edges),
 }
@@ -167,7 +166,7 @@ CHECKPOINTED: dict[str, Callable[..., Callable[..., torch.Tensor]]] = {
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("what", CHECKPOINTED)
-@pytest.mark.parametrize("name", ["GCN", "GAT", "GATv2, loops added"])
+@pytest.mark.parametrize("name", ["GAT", "GATv2, loops added"])
 def test_a_checkpoint_drops_the_same_again(name: str, what: str, use_reentrant: bool) -> None:  # noqa: FBT001
     """Backward calls the function again, when the model has gone on to other masks, or does not run at all."""
     inner = _model(name)
@@ -188,21 +187,20 @@ def test_a_checkpoint_drops_the_same_again(name: str, what: str, use_reentrant: 
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["GCN", "GATv2, loops added"])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning")
-def test_a_compiled_model_drops_the_same(name: str) -> None:
-    """The masks are made outside of what is compiled."""
-    expected = train(_model(name), 1)
+def test_a_compiled_model_drops_the_same() -> None:
+    """The masks are made outside of what is compiled; the edges of a layer are known there too."""
+    name = "TransformerConv"
 
     def work(part: GraphPart) -> list[float]:
-        model = ug.distribute(_model(name).double(), part)
+        model = ug.distribute(_model(name).double(), part, check=False)
         ug.dropout_state(model, STATE)
-        return losses_of(torch.compile(model, backend="eager"), part, STEPS)
+        return losses_of(torch.compile(model, backend="eager"), part, 2)
 
     torch._dynamo.reset()
     (found,) = on_parts(WHOLE, 1, work)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found, train(_model(name), 1, steps=2), rtol=0, atol=1e-10)
 
 
 def test_a_state_that_is_saved_goes_on() -> None:
