@@ -19,18 +19,19 @@ from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute
-    from unilaunch_graph.torch.portable_dropout import dropout_state
     from unilaunch_graph.torch.exactness import NotCheckedError, check
+    from unilaunch_graph.torch.portable_dropout import dropout_state
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "dropout_state",
-    "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout",
+    "dropout_state", "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 
 #: The names that need PyTorch Geometric, and the modules that they are in.
 _OF_PYG = {
-    "distribute": "distributed", "dropout_state": "portable_dropout", "check": "exactness", "NotCheckedError": "exactness",
+    "distribute": "distributed", "dropout_state": "portable_dropout",
+    "check": "exactness", "NotCheckedError": "exactness",
 }  # fmt: skip
 
 

@@ -13,9 +13,9 @@ from unilaunch_graph.network.layer import Framework
 from unilaunch_graph.operators.edge_features import FILLS
 from unilaunch_graph.torch.as_written import aggregates_as_written, is_plain_linear, is_plain_matrix
 from unilaunch_graph.torch.blocks import ON_BLOCK
-from unilaunch_graph.torch.portable_dropout import draw_seed
 from unilaunch_graph.torch.layer import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
+from unilaunch_graph.torch.portable_dropout import draw_seed
 
 _STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})
 

@@ -20,12 +20,12 @@ from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.call_checks import refuse_calls
 from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.degrees import exact_degrees
-from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
 from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.edge_changes import exact_changes
 from unilaunch_graph.torch.exactness import Check, clear_caches
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
+from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import find_refusals

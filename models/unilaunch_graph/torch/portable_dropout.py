@@ -197,7 +197,9 @@ class Dropouts(TorchFunctionMode):
     def _ends(self, edges: torch.Tensor) -> Ids:
         """Return both ends of each edge as global ids, and how many of the same ends stand before it."""
         known = self.lists.get(edges.shape[1])
-        if known is not None and edges.device.type == "cpu" and torch.equal(known[0], edges):  # a GPU would be waited for
+        if (
+            known is not None and edges.device.type == "cpu" and torch.equal(known[0], edges)
+        ):  # a GPU would be waited for
             return known[1]
         sources, targets = _nodes_with_halo(self.part)[edges]
         ids = sources, targets, _repeats(edges, self.part.num_owned + self.part.num_halo)
@@ -300,7 +302,9 @@ def dropout_state(model: torch.nn.Module, state: Mapping[str, int] | None = None
         raise SpecError("ug.torch.dropout_state: the model is not distributed: call ug.torch.distribute before")
     if state is not None:
         if set(state) != {"seed", "forward"}:
-            raise SpecError(f"ug.torch.dropout_state: {dict(state)}: expected what ug.torch.dropout_state(model) returns")
+            raise SpecError(
+                f"ug.torch.dropout_state: {dict(state)}: expected what ug.torch.dropout_state(model) returns"
+            )
         dropouts.seed, dropouts.place = int(state["seed"]), _Place(int(state["forward"]))
     return {"seed": dropouts.seed, "forward": dropouts.place.forward}
 

@@ -60,7 +60,9 @@ def _with_part(net: Net, part: GraphPart) -> Net:
 
 
 def _channels(net: Net, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-    rows = functional.dropout1d(torch.stack([x, x], 2), 0.5) + functional.dropout3d(x[:, :, None, None, None])[..., 0, 0]
+    rows = (
+        functional.dropout1d(torch.stack([x, x], 2), 0.5) + functional.dropout3d(x[:, :, None, None, None])[..., 0, 0]
+    )
     return net.conv(rows.sum(2), edges)
 
 
@@ -85,7 +87,9 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
         lambda net, x, edges: net.conv(net.linear(x)[:, :CLASSES], edges), nn.APPNP(3, 0.1, dropout=0.5)
     ),
     "messages by hand": lambda: Net(_along_edges),
-    "in place": lambda: Net(lambda net, x, edges: net.conv(functional.dropout(net.linear(x), 0.5, inplace=True), edges)),
+    "in place": lambda: Net(
+        lambda net, x, edges: net.conv(functional.dropout(net.linear(x), 0.5, inplace=True), edges)
+    ),
     "torch.dropout": lambda: Net(lambda net, x, edges: net.conv(torch.dropout(x, 0.5, net.training), edges)),
     "AlphaDropout": lambda: _dropped(torch.nn.AlphaDropout(0.4)),
     "FeatureAlphaDropout": lambda: _dropped(functional.feature_alpha_dropout, p=0.4, training=True),
@@ -243,7 +247,9 @@ def test_the_generator_of_the_script_is_left_alone() -> None:
 
     def work(part: GraphPart) -> None:
         models = [ug.distribute(_model(name).double(), part) for name in ("GCN", "GAT")]
-        seeds = {ug.dropout_state(ug.distribute(one.double(), part))["seed"] for one in (MODELS["GCN"](), _model("SAGE"))}
+        seeds = {
+            ug.dropout_state(ug.distribute(one.double(), part))["seed"] for one in (MODELS["GCN"](), _model("SAGE"))
+        }
         assert len(seeds) == 2
         for model in models:
             before = torch.get_rng_state()
@@ -275,7 +281,7 @@ def test_each_forward_and_each_dropout_drops_others() -> None:
     """And the share that is dropped is the one asked for, in rows of nodes and of edges."""
 
     def work(part: GraphPart) -> None:
-        net = Net(lambda _, x, edges: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
+        net = Net(lambda _, x, __: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
         first, second = (ug.distribute(net, part, check=False) if at == 0 else net for at in range(2))
         masks = [*first(part.x, part.edge_index), *second(part.x, part.edge_index)]
         for at, mask in enumerate(masks):
@@ -288,13 +294,13 @@ def test_each_forward_and_each_dropout_drops_others() -> None:
 
 TOLD: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     "some rows": (lambda net, x, edges: functional.dropout(net.conv(x, edges)[1:]), "are not those of all owned nodes"),
-    "LSTM": (lambda net, x, edges: torch.nn.LSTM(WIDTH, 4, 2, dropout=0.5).double()(x)[0], "a recurrent layer"),
+    "LSTM": (lambda _, x, __: torch.nn.LSTM(WIDTH, 4, 2, dropout=0.5).double()(x)[0], "a recurrent layer"),
     "attention": (
-        lambda net, x, edges: torch.nn.MultiheadAttention(WIDTH, 2, 0.5).double()(x[None], x[None], x[None])[0],
+        lambda _, x, __: torch.nn.MultiheadAttention(WIDTH, 2, 0.5).double()(x[None], x[None], x[None])[0],
         "MultiheadAttention",
     ),
     "products": (
-        lambda net, x, edges: functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], None, 0.5),
+        lambda _, x, __: functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], None, 0.5),
         "scaled_dot_product_attention",
     ),
 }  # fmt: skip
