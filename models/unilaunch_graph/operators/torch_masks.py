@@ -28,8 +28,8 @@ def mask_of_ids(
         kind: float32 or float64.
     """
     if ids[0].device.type == "cpu":
-        arrays = [one.numpy() for one in ids]
-        words = host.row_keys(arrays[0], keys) if len(arrays) == 1 else host.edge_keys(*arrays, keys)
+        first, *others = (one.numpy() for one in ids)
+        words = host.edge_keys(first, others[0], others[1], keys) if others else host.row_keys(first, keys)
         dtype: FloatType = np.dtype(np.float64 if kind == torch.float64 else np.float32)
         return torch.from_numpy(host.mask_of_words(words, shape, keys, probability, dtype))
     rows = row_keys(*ids, keys) if len(ids) == 1 else edge_keys(*ids, keys)

@@ -122,7 +122,8 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     def masked(self, rows: torch.Tensor, keys: tuple[int, int], probability: float) -> torch.Tensor:
         """Make the mask where the rows are."""
         kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        return rows * mask_of_ids((self.owned,), tuple(rows.shape), keys, probability, kind).to(rows.dtype)
+        mask: torch.Tensor = mask_of_ids((self.owned,), tuple(rows.shape), keys, probability, kind)
+        return rows * mask.to(rows.dtype)
 
 
 def _fetch(rows: torch.Tensor, nodes: Any, part: GraphPart) -> torch.Tensor:

@@ -154,8 +154,8 @@ class Dropouts(TorchFunctionMode):
         length, *others = shape or (1,)
         if axis:
             length, others = shape[axis], [*shape[:axis], *shape[axis + 1 :]]
-        mask = mask_of_ids(ids, (length, *others), keys, p, kind).to(rows.device)
-        return mask.movedim(0, axis).reshape(shape)
+        mask: torch.Tensor = mask_of_ids(ids, (length, *others), keys, p, kind)
+        return mask.to(rows.device).movedim(0, axis).reshape(shape)
 
     def _rows_of(self, rows: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, Ids]:
         """Return the axis of the rows, and what each row is of."""
