@@ -273,12 +273,12 @@ def test_another_method_of_the_model_drops_the_same() -> None:
 
 
 def test_each_forward_and_each_dropout_drops_others() -> None:
-    """And the share that is dropped is the one asked for, in rows of nodes and of edges."""
+    """And the share that is dropped is the one asked for."""
 
     def work(part: GraphPart) -> None:
         net = Net(lambda _, x, __: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
-        first, second = (ug.distribute(net, part, check=False) if at == 0 else net for at in range(2))
-        masks = [*first(part.x, part.edge_index), *second(part.x, part.edge_index)]
+        model = ug.distribute(net, part, check=False)
+        masks = [*model(part.x, part.edge_index), *model(part.x, part.edge_index)]
         for at, mask in enumerate(masks):
             assert set(mask.unique().tolist()) == {0.0, 1 / 0.7}
             assert abs((mask > 0).double().mean() - 0.7) < 0.02
