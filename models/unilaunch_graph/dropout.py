@@ -1,7 +1,8 @@
 """Dropout that does not depend on the parts: its mask is a function of seed, epoch, layer, node and column.
 
 Each pair of node and column gets 32 bits from a hash (the mixing function "lowbias32" of Chris Wellons' hash
-prospector), so any rank can make any rows of the mask, on any framework, and gets the same.
+prospector), so any rank can make any rows of the mask, on any framework, and gets the same. A row of an edge has the
+ids of both ends in place of the node's.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from unilaunch_graph.arrays import Floats, FloatType
 Words = NDArray[np.uint32]
 
 _MASK64 = (1 << 64) - 1
+#: Added to an edge's word for each edge with the same ends before it.
+REPEAT = 0x9E3779B9
 #: Elements that are hashed at a time, so that they fit into a core's cache.
 _BLOCK = 1 << 16
 
@@ -58,6 +61,22 @@ def row_keys(nodes: NDArray[np.int64], keys: tuple[int, int]) -> Words:
     low = nodes.astype(np.uint32)
     high = (nodes >> 32).astype(np.uint32)
     return mix(low ^ mix(high ^ np.uint32(keys[0])))
+
+
+def edge_keys(
+    sources: NDArray[np.int64], targets: NDArray[np.int64], repeats: NDArray[np.int64], keys: tuple[int, int]
+) -> Words:  # fmt: skip
+    """Return one word for each edge.
+
+    Args:
+        sources: Global ids of the edges' sources. (edges,)
+        targets: Global ids of their targets. (edges,)
+        repeats: How many edges with the same ends stand before each of them. (edges,)
+        keys: The mask's `stream_keys`.
+    """
+    words = mix(row_keys(sources, keys) ^ row_keys(targets, keys[::-1]))
+    words += repeats.astype(np.uint32) * np.uint32(REPEAT)
+    return words
 
 
 def column_keys(columns: NDArray[np.integer[Any]], keys: tuple[int, int]) -> Words:
@@ -126,10 +145,20 @@ def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], prob
 
 def mask_of(
     nodes: NDArray[np.int64], shape: tuple[int, ...], keys: tuple[int, int], probability: float, dtype: FloatType
-) -> Floats:
+) -> Floats:  # fmt: skip
     """Return the mask of rows of any shape; the other arguments are those of `fill_mask`. (len(nodes), ...)"""
+    return mask_of_words(row_keys(nodes, keys), shape, keys, probability, dtype)
+
+
+def mask_of_words(
+    rows: Words, shape: tuple[int, ...], keys: tuple[int, int], probability: float, dtype: FloatType
+) -> Floats:  # fmt: skip
+    """Return the mask of rows of any shape from one word for each row: `row_keys` or `edge_keys`. (len(rows), ...)"""
     mask: Floats = np.empty((shape[0], prod(shape[1:])), dtype)
-    fill_mask(mask, nodes, keys, probability)
+    columns = column_keys(np.arange(mask.shape[1]), keys)
+    words = MaskWords(rows, columns, least_kept(probability), scale_of_kept(probability))
+    for span in words.spans():
+        words.fill(mask[span], span)
     return mask.reshape(shape)
 
 

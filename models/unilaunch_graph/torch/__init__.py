@@ -1,7 +1,7 @@
 """A user's own network in PyTorch on a part of the graph: exact on any number of ranks.
 
-Every rank makes the same calls in the same order. `distribute` and `check` need PyTorch Geometric, the other names do
-not.
+Every rank makes the same calls in the same order. `check`, `distribute` and `dropout_state` need PyTorch Geometric, the
+other names do not.
 Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where PyG's layers get their halo rows).
 """
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
+from unilaunch_graph.network.metrics import accuracy, barrier
 from unilaunch_graph.torch.batch_norm import BatchNorm
 from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.loading import load
@@ -20,15 +21,20 @@ from unilaunch_graph.torch.sage import SAGEConv
 if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute
     from unilaunch_graph.torch.exactness import NotCheckedError, check
+    from unilaunch_graph.torch.portable_dropout import dropout_state
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "fetch",
-    "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "accuracy", "barrier", "check",
+    "distribute", "dropout", "dropout_state", "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients",
+    "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 
 #: The names that need PyTorch Geometric, and the modules that they are in.
-_OF_PYG = {"distribute": "distributed", "check": "exactness", "NotCheckedError": "exactness"}
+_OF_PYG = {
+    "distribute": "distributed", "dropout_state": "portable_dropout",
+    "check": "exactness", "NotCheckedError": "exactness",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

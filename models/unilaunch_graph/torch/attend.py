@@ -15,6 +15,7 @@ from unilaunch_graph.torch.as_written import aggregates_as_written, is_plain_lin
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.layer import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
+from unilaunch_graph.torch.portable_dropout import draw_seed
 
 _STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})
 
@@ -33,7 +34,7 @@ class _Attention(GraphAttention):
 
     @override
     def draw_seed(self) -> int:
-        return int(torch.randint(2**62, ()))
+        return draw_seed()
 
 
 def attending(layer: GATConv, part: GraphPart) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from unilaunch_graph.torch.edge_changes import exact_changes
 from unilaunch_graph.torch.exactness import Check, clear_caches
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
+from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import find_refusals
@@ -70,6 +71,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     functions = {**exact_degrees(part), **exact_changes(part)}
     for name, module in modules:
         _distribute_one(module, name, functions, part)
+    follow_dropouts(model, part)
     _check_calls(model, part, checked)
     setattr(model, _MARK, id(part.exchange))
     broadcast_first_state(model, part)
@@ -151,8 +153,11 @@ def _with_sources(
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
             rows[argument] = _lift(rows[argument], f"{name}: {argument}", self.node_dim, part)
-        summed = sum_rows(self, edge_index, rows, part) if may_sum else None
-        out: torch.Tensor = method(self, edge_index, size=sizes, **rows) if summed is None else summed
+        summed: torch.Tensor | None = sum_rows(self, edge_index, rows, part) if may_sum else None
+        if summed is not None:
+            return summed
+        with edges_of_layer(edge_index):
+            out: torch.Tensor = method(self, edge_index, size=sizes, **rows)
         return out
 
     return propagate

@@ -4,7 +4,6 @@ import operator
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -16,12 +15,9 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
-from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.data.arrays import BFLOAT16
-from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of
-from unilaunch_graph.operators.epilogue import Dropout
-from unilaunch_graph.operators.torch_masks import mask_of_rows
+from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.in_edges import edge_ids, merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.eager import is_eager
@@ -136,12 +132,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     def masked(self, rows: torch.Tensor, keys: tuple[int, int], probability: float) -> torch.Tensor:
         """Make the mask where the rows are."""
         kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        if rows.device.type == "cpu":
-            dtype: FloatType = np.dtype(np.float64 if kind == torch.float64 else np.float32)
-            mask = torch.from_numpy(mask_of(self.arrays.owned, tuple(rows.shape), keys, probability, dtype))
-        else:
-            dropout = Dropout(self.owned, keys, probability)
-            mask = mask_of_rows(dropout, prod(rows.shape[1:]), kind).view(rows.shape)
+        mask: torch.Tensor = mask_of_ids((self.owned,), tuple(rows.shape), keys, probability, kind)
         return rows * mask.to(rows.dtype)
 
 

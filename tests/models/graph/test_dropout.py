@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_graph.dropout import edge_keys, entry_mask, fill_mask, mask_of_words, stream_keys
 from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_dropout import DeviceMasks
+from unilaunch_graph.operators.torch_masks import edge_keys as torch_edge_keys
 from unilaunch_graph.operators.torch_masks import mask_of_rows
 
 F32 = np.dtype(np.float32)
@@ -69,6 +70,26 @@ def test_masks_of_other_coordinates_are_unrelated() -> None:
     others += [np.roll(base, 1, axis=1), np.roll(base, 1, axis=0)]
     for other in others:
         assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 0.01
+
+
+def test_rows_of_edges_follow_both_ends_and_how_often_these_come() -> None:
+    """Any order and any part of the edges gives each edge its mask; the edge back, and a repeated edge, have others."""
+    sources, targets = (ends.ravel() for ends in np.indices((30, 30)))
+    ends = [np.concatenate([end, end]) for end in (sources, targets)]
+    repeats = np.repeat([0, 1], len(sources))
+    keys = stream_keys(1, 2, 3)
+    chosen = np.random.default_rng(0).permutation(len(repeats))[:700]
+    every = edge_keys(ends[0], ends[1], repeats, keys)
+    some = edge_keys(ends[0][chosen], ends[1][chosen], repeats[chosen], keys)
+    np.testing.assert_array_equal(every[chosen], some)
+    assert len(np.unique(every)) == len(every)
+    mask = mask_of_words(every, (len(every), 100), keys, 0.3, F32) > 0
+    assert abs(mask.mean() - 0.7) < 5e-3
+    first, second = mask[: len(sources)], mask[len(sources) :]
+    back = first.reshape(30, 30, 100).swapaxes(0, 1).reshape(first.shape)
+    assert all(abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.05 for other in (second, back))
+    first_ids, second_ids, third_ids = (torch.from_numpy(ids) for ids in (*ends, repeats))
+    np.testing.assert_array_equal(torch_edge_keys(first_ids, second_ids, third_ids, keys).numpy(), every)
 
 
 def test_no_dropout_keeps_all() -> None:

@@ -119,6 +119,16 @@ def test_a_sum_of_bools_counts() -> None:
     assert (found.dtype, found.asnumpy().tolist()) == (ms.int32, [1, 0])
 
 
+def test_accuracy_counts_the_nodes_of_a_mask() -> None:
+    """A float of Python; the node that is added to a part without edges is in no mask."""
+    part = part_of(4, [(0, 1), (1, 2), (2, 3)])
+    scores = ops.one_hot(part.y, 3, Tensor(1.0), Tensor(0.0))
+    mask = Tensor([True, True, False, True])
+    ug.mindspore.barrier(part)
+    assert ug.mindspore.accuracy(scores, part.y, mask, part) == 1.0
+    assert ug.mindspore.accuracy(scores, (part.y + 1) % 3, mask, part) == 0.0
+
+
 def test_gradients_in_tuples_are_refused() -> None:
     """`value_and_grad(f, 0, weights)` returns those of the inputs beside those of the weights."""
     part = part_of(2, [(0, 1)])

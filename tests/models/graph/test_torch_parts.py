@@ -312,6 +312,23 @@ def test_dropout_of_rows_on_a_device_reads_nothing_on_the_host() -> None:
     on_parts(WHOLE, 1, work)
 
 
+def test_accuracy_is_of_the_whole_graph() -> None:
+    """The same float on every rank, also where a rank has none of the nodes; a mask without nodes is refused."""
+    scores = torch.randn(len(WHOLE.x), 3, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(len(WHOLE.x)) % 7 == 0  # all are of one rank
+
+    def work(part: GraphPart) -> float:
+        ug.barrier(part)
+        with pytest.raises(InputError, match="mean over 0 nodes"):
+            ug.accuracy(scores[part.owned], part.y, part.val_mask & ~part.val_mask, part)
+        with pytest.raises(ValueError, match="expected num_owned"):
+            ug.accuracy(scores[part.owned], part.y, mask[:1].repeat(part.num_owned + 1), part)
+        return ug.accuracy(scores[part.owned], part.y, mask[part.owned], part)
+
+    expected = (scores.argmax(1) == WHOLE.y)[mask].double().mean().item()
+    assert on_parts(WHOLE, PARTS, work) == [pytest.approx(expected, abs=0)] * PARTS
+
+
 def test_dropout_refuses_integers() -> None:
     """What is kept could not be divided by 1 - p."""
 
