@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, cast
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.backend import Backend, Collectives, Placement
 from unilaunch.interfaces.model import Framework
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
 from unilaunch_gcn.attention import GraphAttention
+from unilaunch_gcn.column_switch import ColumnSwitch
+from unilaunch_gcn.device import edges_on_device
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.first_layer import FirstLayer
+from unilaunch_gcn.host import aggregation_over_columns, aggregation_over_halo, kernels_of
 from unilaunch_gcn.host_network import HostNetwork, Problem
+from unilaunch_gcn.malloc import keep_freed_memory
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import objective_of
+from unilaunch_gcn.pruning import prune
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_graph.exchange.approximate import RoughHalo, SampledHalo, StaleHalo
-from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import Halo, HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact
 from unilaunch_graph.kernels.choice import choose_products
-from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
-from unilaunch_graph.operators.device import edges_on_device
-from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo, kernels_of
-from unilaunch_graph.operators.malloc import keep_freed_memory
-from unilaunch_graph.operators.pruning import prune
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import objective_of
 
 if TYPE_CHECKING:
     from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from unilaunch_gcn.functions import Elu
 from unilaunch_gcn.layers import Layer
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import HostFunction
-from unilaunch_graph.operators.functions import Elu
 
 #: What keeps the norm from dividing by zero, as in both frameworks' LayerNorm.
 EPSILON = 1e-5

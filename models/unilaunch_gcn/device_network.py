@@ -7,15 +7,15 @@ import scipy.sparse as sp
 from typing_extensions import override
 
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.features import DenseFeatures, DeviceSparseFeatures
+from unilaunch_gcn.masks import Masks
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import Objective
 from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.features import DenseFeatures, DeviceSparseFeatures
-from unilaunch_graph.operators.masks import Masks
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import Objective
 
 
 class DeviceNetwork(Network):

@@ -7,14 +7,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.attention import GraphAttention
+from unilaunch_gcn.features import HostFeatures, SparseFeatures, aggregate_features
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords, entry_mask, mask_words, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.features import HostFeatures, SparseFeatures, aggregate_features
-from unilaunch_graph.operators.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.partition.part import Part
 
 

@@ -8,14 +8,14 @@ multiplied by the factors that the transposed product begins with.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.features import HostFeatures, SparseFeatures
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.pruning import PrunedAggregation
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.features import HostFeatures, SparseFeatures
-from unilaunch_graph.operators.pruning import PrunedAggregation
 
 
 def can_fuse(layers: Sequence[Layer]) -> bool:

@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.attention import GraphAttention
+from unilaunch_gcn.features import HostFeatures, SparseFeatures
 from unilaunch_gcn.first_layer import FirstLayer
+from unilaunch_gcn.functions import Activation, Dropout
 from unilaunch_gcn.fused_layers import FusedLayer, LayerPlan, can_fuse
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import Objective, TrainingLoss
+from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.features import HostFeatures, SparseFeatures
-from unilaunch_graph.operators.functions import Activation, Dropout
-from unilaunch_graph.operators.pruning import PrunedAggregation, PrunedLayer
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import Objective, TrainingLoss
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def host_memory() -> int:
 
 
 def leaves_rows_out(options: "TrainingSpec", *, is_directed: bool) -> bool:
-    """Return whether a training epoch on the host may leave out rows: see `unilaunch_graph.operators.pruning`."""
+    """Return whether a training epoch on the host may leave out rows: see `unilaunch_gcn.pruning`."""
     return options.conv != "gat" and options.halo == "exact" and options.parallel != "tensor" and not is_directed
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.tape import Recorded, Tape, call
 from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
-from unilaunch_graph.operators.tape import Recorded, Tape, call
 from unilaunch_mindspore.linear import Apply
 from unilaunch_mindspore.sparse import SparseMatrix
 

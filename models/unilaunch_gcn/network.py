@@ -13,13 +13,13 @@ from unilaunch.json_value import JsonValue
 from unilaunch_gcn.convolution import EPSILON, Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter, count_decayed, count_weights
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import Objective
+from unilaunch_gcn.steps import Steps
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, FloatType, HostFunction
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import Objective
-from unilaunch_graph.training.steps import Steps
 
 #: Weights that are drawn at a time.
 _DRAWN = 1 << 16

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilaunch.interfaces.model import Session
+from unilaunch_gcn.objective import SPLITS, shown
 from unilaunch_graph.data.labels import Task
-from unilaunch_graph.training.objective import SPLITS, shown
 
 
 def show(result: Mapping[str, Any], session: Session, backend: str) -> None:

@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.functions import Activation, Product
+from unilaunch_gcn.masks import Masks
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
 from unilaunch_graph.exchange.meter import HostWatch, Watch
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.functions import Activation, Product
-from unilaunch_graph.operators.masks import Masks
 
 #: Rows in, rows out, differentiable.
 Operation = Callable[[Any], Any]

@@ -9,25 +9,25 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.json_value import JsonValue
+from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.convolution import EPSILON, normalise
+from unilaunch_gcn.device import FusedAggregation, HaloEdges
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.layers import Layer, count_decayed
 from unilaunch_gcn.network import by_layer, views
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import SPLITS, VALIDATION, Objective
+from unilaunch_gcn.steps import Steps
+from unilaunch_gcn.torch_adam import DeviceAdam
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_dropout import DeviceMasks
+from unilaunch_gcn.torch_epilogue import FinishedAggregation, Sums, apply, finish
 from unilaunch_gcn.torch_features import TorchFeatures
+from unilaunch_gcn.torch_steps import DeviceSteps, record_cuda_graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.device import FusedAggregation, HaloEdges
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
-from unilaunch_graph.operators.torch_dropout import DeviceMasks
-from unilaunch_graph.operators.torch_epilogue import FinishedAggregation, Sums, apply, finish
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import SPLITS, VALIDATION, Objective
-from unilaunch_graph.training.steps import Steps
-from unilaunch_graph.training.torch_adam import DeviceAdam
-from unilaunch_graph.training.torch_steps import DeviceSteps, record_cuda_graph
 
 
 class TorchDeviceNetwork(DeviceNetwork):

@@ -14,13 +14,13 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn import torch_epilogue
 from unilaunch_gcn.tensors import DeviceTensors, Operation
+from unilaunch_gcn.torch_dropout import DeviceMasks
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.arrays import Floats, FloatType
 from unilaunch_graph.exchange.meter import HostWatch, Watch
-from unilaunch_graph.operators import torch_epilogue
 from unilaunch_graph.operators.epilogue import Epilogue
-from unilaunch_graph.operators.torch_dropout import DeviceMasks
 from unilaunch_torch.events import EventWatch
 from unilaunch_torch.linear import apply
 from unilaunch_torch.sparse import CsrArrays, KernelMatrix, SparseMatrix
@@ -127,7 +127,7 @@ class TorchDeviceTensors(TorchTensors, DeviceTensors):
 def _triton_kernels(device: torch.device) -> ModuleType | None:
     """Return `triton_kernels`; None, with a warning, if Triton cannot compile and start one of them here."""
     try:
-        from unilaunch_graph.operators import triton_kernels
+        from unilaunch_gcn import triton_kernels
 
         triton_kernels.apply(Epilogue(relu=True), *torch.zeros(2, 1, 1, device=device))
     except Exception as error:  # noqa: BLE001  (Triton's own, those of compilers that it starts, an assertion on libcuda)

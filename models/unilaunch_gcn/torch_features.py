@@ -7,13 +7,12 @@ import scipy.sparse as sp
 import torch
 
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.features import aggregate_features
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
-from unilaunch_graph.arrays import Floats
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.features import aggregate_features
-from unilaunch_graph.operators.torch_dropout import DeviceMasks
-from unilaunch_graph.operators.torch_features import (
+from unilaunch_gcn.torch_dropout import DeviceMasks
+from unilaunch_gcn.torch_sparse import (
     DenseFeatures,
     Dropped,
     Features,
@@ -21,6 +20,7 @@ from unilaunch_graph.operators.torch_features import (
     SparseFeatures,
     on_arrays,
 )
+from unilaunch_graph.arrays import Floats
 from unilaunch_graph.partition.part import Part
 
 

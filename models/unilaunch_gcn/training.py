@@ -20,17 +20,17 @@ from unilaunch_gcn.keeping import History, Keeper
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import SPLITS, shown
+from unilaunch_gcn.peak import peak_memory
 from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.series import Series
+from unilaunch_gcn.steps import StepFigures, Steps
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.peak import peak_memory
-from unilaunch_graph.training.objective import SPLITS, shown
-from unilaunch_graph.training.steps import StepFigures, Steps
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec

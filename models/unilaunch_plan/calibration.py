@@ -15,8 +15,8 @@ from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.overriding import override
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.spec.run_spec import Spec
+from unilaunch_gcn.peak import resident_memory
 from unilaunch_gcn.spec import TrainingSpec
-from unilaunch_graph.peak import resident_memory
 
 if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part

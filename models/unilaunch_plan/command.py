@@ -156,10 +156,10 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.memory import forecast_memory
     from unilaunch_gcn.memory_check import host_memory, leaves_rows_out, shares_of_parts
+    from unilaunch_gcn.peak import peak_memory
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.statistics import count, count_pruned
-    from unilaunch_graph.peak import peak_memory
     from unilaunch_plan.forecast import Machine, predict
 
     log = Log()

@@ -20,6 +20,7 @@ from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import host_network
 from unilaunch_gcn.build import device_network, host_problem, training_problem
+from unilaunch_gcn.device import HaloEdges
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.fused_layers import can_fuse
 from unilaunch_gcn.host_network import HostNetwork
@@ -30,13 +31,12 @@ from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_sparse import SparseFeatures
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
-from unilaunch_graph.operators.device import HaloEdges
-from unilaunch_graph.operators.torch_features import SparseFeatures
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

@@ -19,13 +19,13 @@ from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTen
 from unilaunch_gcn.network import Network, by_layer, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.steps import Steps
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.steps import Steps
 
 GRAPH = make_whole().graph
 SPEC = GcnSpec(layers=3, hidden=4, conv="sage", bias=True)

@@ -15,6 +15,7 @@ from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import TrainingLoss, objective_of
 from unilaunch_gcn.report import LAYOUT
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
@@ -24,7 +25,6 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import TrainingLoss, objective_of
 
 TASKS = ["classes", "multilabel", "regression", "several numbers"]
 _DRAW = np.random.default_rng(0)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.pruning import FlagExchange, reach
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.pruning import FlagExchange, reach
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part_placement import crossing, place

@@ -15,10 +15,12 @@ from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.build import training_problem
+from unilaunch_gcn.host import aggregation_over_halo
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.pruning import prune
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
@@ -26,8 +28,6 @@ from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.host import aggregation_over_halo
-from unilaunch_graph.operators.pruning import prune
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

@@ -7,13 +7,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish
+from unilaunch_gcn.column_switch import ColumnSwitch
 from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.approximate import SampledHalo
-from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import Halo, HaloExchange
 from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
-from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling, Finish
 from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
 from unilaunch_graph.partition.part import Part
 

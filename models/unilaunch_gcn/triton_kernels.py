@@ -12,7 +12,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from unilaunch_graph.operators.aggregation import ONES, DiagonalScaling
+from unilaunch_gcn.aggregation import ONES, DiagonalScaling
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
 from unilaunch_graph.optimizer import BETA1, BETA2, EPSILON
 

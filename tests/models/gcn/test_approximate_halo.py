@@ -15,6 +15,7 @@ from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.spec.run_spec import validate
 from unilaunch_gcn.build import make_halo
+from unilaunch_gcn.host import aggregation_over_halo
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
@@ -23,7 +24,6 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8, Wire
 from unilaunch_graph.kernels.rounding import to_bfloat16
-from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

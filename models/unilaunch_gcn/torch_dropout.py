@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch_gcn.masks import Masks
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.operators.epilogue import Dropout
-from unilaunch_graph.operators.masks import Masks
 from unilaunch_graph.operators.torch_masks import hash_places, kept, mask_of_rows
 
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch_gcn.normalization import node_scales
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.kernels.choice import Kernels
 from unilaunch_graph.kernels.epilogue import IDENTITY, Epilogue, Nonlinearity
-from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.partition.part import Part
 
 #: Turns rows of W @ H into rows of A_hat @ H, and returns them: which rows, None for all. It may change them in place.

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish
+from unilaunch_gcn.column_switch import ColumnSwitch
+from unilaunch_gcn.normalization import edge_weights
 from unilaunch_graph.arrays import DeviceArrays, FloatType, Ids, Indices
-from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling, Finish
 from unilaunch_graph.operators.epilogue import Epilogue
-from unilaunch_graph.operators.normalization import edge_weights
 from unilaunch_graph.partition.part import Part
 
 

@@ -29,12 +29,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
+from unilaunch_gcn.host import HaloEdges
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.epilogue import IDENTITY, Epilogue, Nonlinearity
-from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
-from unilaunch_graph.operators.host import HaloEdges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.reach import Flags, has_flagged, is_pruned
 

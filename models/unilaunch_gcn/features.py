@@ -9,11 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch_gcn.masks import Masks
 from unilaunch_graph.arrays import DeviceArrays, Floats, Rows
 from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.choice import Products
 from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
-from unilaunch_graph.operators.masks import Masks
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
 _COLUMNS, _DENSE_COLUMNS = 256, 32

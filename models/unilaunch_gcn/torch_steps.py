@@ -13,9 +13,9 @@ import torch
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives
+from unilaunch_gcn.steps import HasGradient, StepFigures, Steps
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.training.steps import HasGradient, StepFigures, Steps
 from unilaunch_torch.events import EventWatch
 
 #: Queues the work of a step; and what makes of it a function that queues the same work again.

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 import torch
 
 from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.torch_dropout import DeviceMasks
+from unilaunch_gcn.torch_epilogue import Passes
 from unilaunch_graph.arrays import DeviceArrays, Rows
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
-from unilaunch_graph.operators.torch_dropout import DeviceMasks
-from unilaunch_graph.operators.torch_epilogue import Passes
 
 
 class DenseFeatures:

@@ -1,6 +1,6 @@
 """Sums of rows with their epilogue as one differentiable function of torch, and the epilogue in torch's operations.
 
-`apply` and `gradient` are what `unilaunch_graph.operators.triton_kernels` calls so: they stand in where Triton is not.
+`apply` and `gradient` are what `unilaunch_gcn.triton_kernels` calls so: they stand in where Triton is not.
 """
 
 from typing import Any, NamedTuple, Protocol

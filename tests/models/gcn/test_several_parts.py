@@ -16,7 +16,11 @@ from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_g
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
 from unilaunch_gcn.build import device_network, host_problem, training_problem
+from unilaunch_gcn.column_switch import ColumnSwitch
+from unilaunch_gcn.device import HaloEdges, edges_on_device
+from unilaunch_gcn.host import aggregation_over_columns, aggregation_over_halo
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
@@ -27,15 +31,11 @@ from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels import choice
 from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
-from unilaunch_graph.operators.device import HaloEdges, edges_on_device
-from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rendezvous.alone import Alone
+from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.first_layer import FirstLayer
+from unilaunch_gcn.host import aggregation_over_halo
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
@@ -20,8 +22,6 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
