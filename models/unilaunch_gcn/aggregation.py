@@ -27,9 +27,6 @@ class Edges(Protocol):
     `operators.host` has the edges on host arrays, `operators.device` those on a device's tensors.
     """
 
-    def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins, or an evaluation (None)."""
-
     def matmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of W @ rows, each given to *finish* once; all ranks must call it."""
 
@@ -51,10 +48,6 @@ class Aggregation:
 
     def __init__(self, edges: Edges, scaling: "DiagonalScaling") -> None:
         self.edges, self.scaling = edges, scaling
-
-    def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins, or an evaluation (None)."""
-        self.edges.start_epoch(epoch)
 
     def matmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""

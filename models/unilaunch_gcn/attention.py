@@ -38,16 +38,16 @@ class GraphAttention:
         self.matmat, self.rmatmat = halo.matmat, halo.rmatmat
         edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
         self.attention = Attention(edges, _SLOPE, make_pool(threads))
-        self.epoch: int | None = None
 
-    def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins, or an evaluation (None), in which nothing is dropped."""
-        self.epoch = epoch
+    def of_layer(self, depth: int, epoch: int | None) -> AttentionCall:
+        """Return the attention of one layer.
 
-    def of_layer(self, depth: int) -> AttentionCall:
-        """Return the attention of one layer in this epoch."""
+        Args:
+            depth: Which layer.
+            epoch: Which epoch's dropout; None: nothing is dropped.
+        """
         config, dropout = self.config, None
-        if self.epoch is not None and config.dropout:
-            low, high = stream_keys(config.seed, self.epoch, depth)
+        if epoch is not None and config.dropout:
+            low, high = stream_keys(config.seed, epoch, depth)
             dropout = EdgeDropout(self.nodes, self.num_owned, high << 32 | low, config.dropout, config.dtype)
         return AttentionCall(self.attention, dropout)

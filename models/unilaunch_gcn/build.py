@@ -20,8 +20,7 @@ from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.objective import objective_of
 from unilaunch_gcn.pruning import prune
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
-from unilaunch_graph.exchange.approximate import RoughHalo, SampledHalo, StaleHalo
-from unilaunch_graph.exchange.halo import Halo, HaloExchange
+from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact
 from unilaunch_graph.kernels.choice import choose_products
@@ -86,18 +85,6 @@ def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> T
     )
 
 
-def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> Halo:
-    """Return the way to the halo rows that the user chose."""
-    exact = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
-    if config.halo == "stale":
-        return StaleHalo(exact)
-    if config.halo.startswith("sample:"):
-        return SampledHalo(exact, part, float(config.halo.partition(":")[2]), config.seed, config.dtype)
-    if config.halo == "int8":
-        return RoughHalo(exact, part, config.seed)
-    return exact
-
-
 def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
     keep_freed_memory()
@@ -108,7 +95,7 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
         aggregate = aggregation_over_columns(part, switch, threads, config.conv, config.dtype)
     else:
-        halo = make_halo(config, part, collectives, meter)
+        halo = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
     kernels = kernels_of(part, threads, config.dtype)
     products = choose_products(kernels, is_bfloat16=config.is_bfloat16)

@@ -32,7 +32,7 @@ __all__ = [
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
     "dataset", "split_seed", "use_gdc", "gdc_alpha", "gdc_top_k", "gdc_threshold",
-    "conv", "halo", "layers", "hidden", "bias", "layer_norm", "residual",
+    "conv", "layers", "hidden", "bias", "layer_norm", "residual",
     "dropout", "lr", "weight_decay", "precision",
 )  # fmt: skip
 _NAME, _NAMES = "epoch-{:06d}.safetensors", re.compile(r"epoch-(\d+)\.safetensors")

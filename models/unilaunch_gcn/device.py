@@ -58,9 +58,6 @@ class HaloEdges:
     owned: Any
     remote: Any
 
-    def start_epoch(self, epoch: int | None) -> None:
-        """Do nothing: what travels is exact in every epoch."""
-
     def matmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of the product; the halo travels while the owned columns are multiplied."""
         exchange, received = self.halo.begin(rows)
@@ -84,9 +81,6 @@ class ColumnEdges:
 
     switch: ColumnSwitch
     whole: Any
-
-    def start_epoch(self, epoch: int | None) -> None:
-        """Do nothing: what travels is exact in every epoch."""
 
     def matmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of the product."""

@@ -71,7 +71,6 @@ class FirstLayer:
         Returns:
             What *weight* is, in the layer's order, and what *self_weight* is: X, the rows that leave the layer.
         """
-        self.aggregate.start_epoch(epoch)
         keys = None if epoch is None or not self.config.dropout else stream_keys(self.config.seed, epoch, 0)
         if keys and self.order == "product first" and not self.leaving and not isinstance(self.features, sp.csr_array):
             masked = HostFeatures(self.features, self.products, self._words(self.features, keys))

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish
 from unilaunch_gcn.column_switch import ColumnSwitch
 from unilaunch_graph.arrays import FloatType, Rows, empty_rows
-from unilaunch_graph.exchange.approximate import SampledHalo
-from unilaunch_graph.exchange.halo import Halo, HaloExchange
+from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
 from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
 from unilaunch_graph.partition.part import Part
 
 
-def aggregation_over_halo(part: Part, halo: Halo, threads: int, conv: str, dtype: FloatType) -> Aggregation:
+def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: str, dtype: FloatType) -> Aggregation:
     """Return A_hat of ranks that divide nodes.
 
     Args:
@@ -29,12 +28,8 @@ def aggregation_over_halo(part: Part, halo: Halo, threads: int, conv: str, dtype
         dtype: Type of the rows.
     """
     kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
-    edges: HaloEdges | DirectedEdges
-    if part.is_directed and isinstance(halo, HaloExchange):
-        edges = DirectedEdges(part, halo, kernels, pool)
-    else:
-        edges = HaloEdges(part, halo, kernels, pool)
-    rounds = isinstance(halo, HaloExchange) and isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
+    edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
+    rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
     return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
 
 
@@ -79,7 +74,7 @@ class HaloEdges:
         pool: Threads that share the product's rows.
     """
 
-    def __init__(self, part: Part, halo: Halo, kernels: Kernels, pool: Pool) -> None:
+    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
         self.halo, self.kernels, self.pool = halo, kernels, pool
         self.num_rows = len(part.owned_indptr) - 1
         self.owned, self.remote = (
@@ -90,10 +85,6 @@ class HaloEdges:
             )
         )
         self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
-
-    def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins, or an evaluation (None)."""
-        self.halo.start_epoch(epoch)
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
@@ -116,18 +107,7 @@ class HaloEdges:
         each(self.pool, self.remote.filled, multiply_halo, _nothing)
         return product
 
-    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W.T @ rows: W is symmetric, a sample of its columns is not."""
-        if not isinstance(self.halo, SampledHalo):
-            return self.matmat(rows, finish)
-        rows = np.ascontiguousarray(rows)
-        arriving = self.halo.give_back(rows)
-        product = empty_rows(rows.shape, rows.dtype)
-        _multiply(self.owned, rows, product, self.pool, arriving.progress)
-        for owned, sums in arriving.wait():
-            product[owned] += sums
-        finished: Rows = finish(product, None)
-        return finished
+    rmatmat = matmat  # W is symmetric
 
 
 class DirectedEdges:
@@ -153,10 +133,6 @@ class DirectedEdges:
         count = len(part.send_rows)
         ones = np.ones(count, kernels.dtype)
         self.home = sp.coo_array((ones, (part.send_rows, np.arange(count))), shape=(part.num_owned, count)).tocsr()
-
-    def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins, or an evaluation (None)."""
-        self.forward.start_epoch(epoch)
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows."""
@@ -195,9 +171,6 @@ class ColumnEdges:
         if is_directed:
             self.back = _transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
         self.pool = make_pool(threads)
-
-    def start_epoch(self, epoch: int | None) -> None:
-        """Do nothing: what travels is exact in every epoch."""
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows."""

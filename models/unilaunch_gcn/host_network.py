@@ -136,7 +136,7 @@ class HostNetwork(Network):
 
     @override
     def _attention(self, depth: int) -> HostFunction:
-        return cast("GraphAttention", self.problem.aggregate).of_layer(depth)
+        return cast("GraphAttention", self.problem.aggregate).of_layer(depth, self.epoch)
 
     @override
     def _dropped(self, depth: int, rows: Any, *, relu: bool) -> Any:

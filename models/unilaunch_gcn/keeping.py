@@ -193,8 +193,6 @@ class Keeper:
         if session.world.rank == 0:
             self.files.resume(self.saved)
         session.log.say(f"resumed after epoch {self.saved}, from {folder}")
-        if self.options.halo == "stale":
-            session.log.say("--halo stale: the first epoch waits for its own rows, so the curve is not that of one run")
         return history
 
     def _newest(self) -> checkpoint.State | None:

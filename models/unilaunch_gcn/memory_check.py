@@ -29,7 +29,7 @@ def host_memory() -> int:
 
 def leaves_rows_out(options: "TrainingSpec", *, is_directed: bool) -> bool:
     """Return whether a training epoch on the host may leave out rows: see `unilaunch_gcn.pruning`."""
-    return options.conv != "gat" and options.halo == "exact" and options.parallel != "tensor" and not is_directed
+    return options.conv != "gat" and options.parallel != "tensor" and not is_directed
 
 
 def share_of_part(options: "TrainingSpec", part: "Part") -> Share:

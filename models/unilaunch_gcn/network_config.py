@@ -24,7 +24,6 @@ class NetworkConfig:
         dtype: Type of weights and features.
         conv: "gcn", "sage" or "gat".
         is_bfloat16: Dense products and halo rows are rounded to bfloat16.
-        halo: "exact", "stale", "int8" or "sample:P".
     """
 
     layers: Sequence[Layer]
@@ -32,7 +31,6 @@ class NetworkConfig:
     seed: int
     dtype: FloatType
     conv: str = "gcn"
-    halo: str = "exact"
     is_bfloat16: bool = False
 
     @classmethod
@@ -40,4 +38,4 @@ class NetworkConfig:
         """Return what the user chose."""
         is_bfloat16 = options.precision == "bfloat16"
         dtype: FloatType = np.dtype("float32" if is_bfloat16 else options.precision)
-        return cls(layers, options.dropout, seed, dtype, options.conv, options.halo, is_bfloat16)
+        return cls(layers, options.dropout, seed, dtype, options.conv, is_bfloat16)

@@ -39,8 +39,6 @@ def refuse_options(options: "TrainingSpec") -> None:
     _refuse_unused(options)
     _refuse_what_attention_lacks(options)
     _refuse_edges_as_given(options)
-    if options.halo != "exact" and options.parallel != "graph":
-        raise SpecError(f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo")
 
 
 def _refuse_unused(options: "TrainingSpec") -> None:
@@ -79,8 +77,6 @@ def _refuse_what_attention_lacks(options: "TrainingSpec") -> None:
         raise SpecError(
             f"--parallel {options.parallel} --conv gat: attention needs whole rows; expected --parallel graph"
         )
-    if options.halo != "exact":
-        raise SpecError(f"--halo {options.halo} --conv gat: attention has exact halos; expected --halo exact")
     if options.precision == "bfloat16":
         raise SpecError("--precision bfloat16 --conv gat: expected float32 or float64")
     if options.use_gdc:
@@ -101,23 +97,20 @@ def _refuse_edges_as_given(options: "TrainingSpec") -> None:
         raise SpecError("--edges given --use-gdc: diffusion needs a symmetric graph; expected --edges symmetric")
 
 
-def refuse_directed(graph: "Graph | Part", conv: str, halo: str, device: str) -> None:
+def refuse_directed(graph: "Graph | Part", conv: str, device: str) -> None:
     """Refuse what a layer does with a symmetric graph only.
 
     Args:
         graph: The graph, or a part of it.
         conv: The layer.
-        halo: "exact", "stale", "int8" or "sample:P".
         device: "cpu", "auto", or a device.
 
     Raises:
-        SpecError: The graph is directed, and the halo is not exact, or the device is not the CPU.
+        SpecError: The graph is directed, and the device is not the CPU.
     """
     if not graph.is_directed:
         return
     given = "the edges are directed, or have loops or duplicates"
-    if halo != "exact":
-        raise SpecError(f"--halo {halo} --conv {conv}: {given}: expected --halo exact, or --edges symmetric")
     if device not in {"auto", "cpu"}:
         raise SpecError(f"--conv {conv} --device {device}: {given}: expected --device cpu, or --edges symmetric")
 

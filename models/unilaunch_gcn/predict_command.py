@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 #: What decides the training, but not how its weights are applied; a model names its precision.
-_OF_TRAINING = {"seed", "lr", "weight_decay", "dropout", "halo", "precision"}
+_OF_TRAINING = {"seed", "lr", "weight_decay", "dropout", "precision"}
 
 
 class PredictSpec(Spec):
@@ -96,7 +96,8 @@ def _trained(options: PredictSpec) -> "tuple[GcnSpec, int]":
     changed = {name: value for name in ("dataset", "data_dir") if (value := getattr(options, name)) is not None}
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
-        told = _where_it_ran(spec["options"], Path(spec.get("started_in", "")))  # before 0.3 not there
+        options_then = {name: value for name, value in spec["options"].items() if name not in GcnSpec.gone}
+        told = _where_it_ran(options_then, Path(spec.get("started_in", "")))  # before 0.3 not there
         if options.dataset and told["normalize_features"] is None:  # else the other name would decide
             changed["normalize_features"] = told["dataset"] in WORDS
         return GcnSpec.model_validate({**told, **changed}), int(spec["seed"])
@@ -184,7 +185,7 @@ def _predict(
     from unilaunch_graph.exchange.gather import save_rows
     from unilaunch_graph.exchange.meter import Meter
 
-    exact = trained.model_copy(update={"halo": "exact", "dropout": 0.5})  # with dropout no layer is made ahead
+    exact = trained.model_copy(update={"dropout": 0.5})  # with dropout no layer is made ahead
     config = NetworkConfig.of(exact, plan_layers(exact, part.num_features, part.num_classes), 0)
     collectives = member.collectives()
     network = HostNetwork(host_problem(collectives, member.placement.threads, config, part, Meter()), HostArrays())

@@ -16,7 +16,7 @@ changes neither the loss nor a gradient of a weight: X^T G is a sum over rows, a
    A receiver tells each owner once which halo rows it needs forward. Backward these are the halo rows that are flagged.
 4. An evaluation uses the whole part.
 
-Only the exact halo of an undirected graph is pruned: gcn and sage, on the host, where ranks divide nodes.
+Only an undirected graph is pruned: gcn and sage, on the host, where ranks divide nodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -110,9 +110,6 @@ class PrunedAggregation:
         )  # fmt: skip
         self.selection = Selection(leaving[entering])
 
-    def start_epoch(self, epoch: int | None) -> None:
-        """Do nothing: what is exchanged is exact in every epoch."""
-
     def matmat(self, rows: Rows) -> Rows:
         """Return the leaving rows of A_hat @ H; all ranks must call it."""
         return self._product(self.scaling.scaled(rows), IDENTITY)
@@ -200,11 +197,11 @@ def prune(part: Part, full: Aggregation, exchanges: Sequence[int]) -> list[Prune
 
     Args:
         part: This rank's part.
-        full: A_hat of the whole part, over its exact halo on the host.
+        full: A_hat of the whole part, over its halo on the host.
         exchanges: How many halo exchanges an epoch of each layer has: none, forward, or forward and backward.
     """
     edges = full.edges
-    if part.is_directed or not isinstance(edges, HaloEdges) or not isinstance(edges.halo, HaloExchange):
+    if not isinstance(edges, HaloEdges):  # else the edges are directed, or ranks divide columns
         return []
     halo = edges.halo
     flags = FlagExchange(part, halo)

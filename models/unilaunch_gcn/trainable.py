@@ -20,15 +20,9 @@ def refuse_on_device(options: "TrainingSpec", device: str) -> None:
         device: "cpu", "auto", or a device.
 
     Raises:
-        SpecError: The device is another one, and the halo is not exact, or the layer is attention.
+        SpecError: The device is another one, and the layer is attention.
     """
-    if device in {"auto", "cpu"}:
-        return
-    if options.halo != "exact":
-        raise SpecError(
-            f"--halo {options.halo} --device {device}: on a device the halo is exact; expected --halo exact"
-        )
-    if options.conv == "gat":
+    if options.conv == "gat" and device not in {"auto", "cpu"}:
         raise SpecError(f"--conv gat --device {device}: attention runs on cpu only; expected --device cpu")
 
 
@@ -62,7 +56,7 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
             f"--task {task}; expected whole numbers (N,) for classes, 0 and 1 (N, C) for multilabel, floats (N,) or "
             "(N, K) for regression"
         )
-    refuse_directed(graph, options.conv, options.halo, device)
+    refuse_directed(graph, options.conv, device)
     refuse_negative_weights(options, graph)
 
 

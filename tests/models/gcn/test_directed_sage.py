@@ -173,13 +173,10 @@ def test_edges_as_given_are_refused_where_a_symmetric_graph_is_needed(options: d
 
 
 def test_what_needs_a_symmetric_graph_is_refused() -> None:
-    """Devices, and halos that are not exact."""
     (part,), (symmetric,) = _parts(GRAPH, np.zeros(40)), _parts(GRAPH.symmetrised()[0], np.zeros(40))
-    with pytest.raises(SpecError, match=r"--halo int8 --conv sage: the edges are directed, .*--edges symmetric"):
-        refuse_directed(part, "sage", "int8", "cpu")
     with pytest.raises(SpecError, match=r"--conv sage --device cuda: the edges are directed, .*--device cpu"):
-        refuse_directed(part, "sage", "exact", "cuda")
-    refuse_directed(symmetric, "sage", "int8", "cuda")
+        refuse_directed(part, "sage", "cuda")
+    refuse_directed(symmetric, "sage", "cuda")
 
 
 @pytest.mark.parametrize("is_directed", [False, True])

@@ -118,7 +118,6 @@ def test_patience_waits_for_a_lower_validation_loss(evaluations: list[tuple[int,
     ({"layers": 1, "hidden": 64}, "--hidden 64 --layers 1"),
     ({"layers": 1, "layer_norm": True}, "--layer-norm --layers 1"),
     ({"layers": 1, "conv": "gat", "heads": 4}, "--heads 4 --layers 1"),
-    ({"halo": "stale", "parallel": "tensor"}, "--halo stale --parallel tensor"),
 ])  # fmt: skip
 def test_options_that_change_nothing_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=f"^{words}"):
