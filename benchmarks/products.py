@@ -20,7 +20,7 @@ import torch
 
 from graphs import make_graph
 from mpirun import verdict
-from unilaunch_gcn.malloc import keep_freed_memory
+from unilaunch_gcn.memory import keep_freed_memory
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.sources import open_dataset

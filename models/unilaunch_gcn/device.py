@@ -1,21 +1,29 @@
-"""The edges of the whole graph on a device, in the arithmetic that the tensors of torch and of MindSpore share."""
+"""The GCN on a device: features, halo rows and activations stay in its memory, whichever framework has them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish
-from unilaunch_gcn.column_switch import ColumnSwitch
-from unilaunch_gcn.normalization import edge_weights
-from unilaunch_graph.arrays import DeviceArrays, FloatType, Ids, Indices
+from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish, edge_weights
+from unilaunch_gcn.edges import ColumnSwitch
+from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
+from unilaunch_gcn.network import EPSILON, Network, Pass
+from unilaunch_gcn.objective import Objective, objective_of
+from unilaunch_gcn.tensors import DeviceTensors, Masks
+from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, Ids, Indices
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.operators.epilogue import Epilogue
 from unilaunch_graph.partition.part import Part
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.torch_device import TorchDeviceTensors
 
 
 def edges_on_device(
@@ -186,3 +194,206 @@ class DeviceHalo:
         """Wait for what `begin` began."""
         with self.meter.communication():
             exchange.wait()
+
+
+class DenseFeatures:
+    """X @ W for a dense X on a device."""
+
+    def __init__(self, features: Any) -> None:
+        self.features = features
+
+    def matmat(self, rows: Any) -> Any:
+        """Return X @ W. (num_owned, width)"""
+        return self.features @ rows
+
+    def rmatmat(self, rows: Any) -> Any:
+        """Return X.T @ G. (num_features, width)"""
+        return self.features.T @ rows
+
+
+class DeviceSparseFeatures:
+    """X @ W for a sparse X on a device.
+
+    Args:
+        features: X.
+        tensors: The framework on the device.
+        masks: The dropout masks.
+    """
+
+    def __init__(self, features: sp.csr_array, tensors: DeviceArrays, masks: Masks) -> None:
+        self.tensors = tensors
+        places = features.copy()
+        places.data = np.arange(features.nnz)
+        order: NDArray[np.int64] = places.T.tocsr().data
+        transposed = features.T.tocsr()
+        self.matrix = tensors.sparse(features.indptr, features.indices, features.data, features.shape)
+        self.transposed = tensors.sparse(transposed.indptr, transposed.indices, transposed.data, transposed.shape)
+        self.order = tensors.tensor(order.astype(np.int64))
+        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+        self.mask = masks.of_entries(rows, features.indices, features.shape[1])
+        self.values: tuple[Any, Any] = (None, None)
+
+    def dropped(self, mode: Mode) -> "DeviceSparseFeatures":
+        """Return the features, dropped out anew in a training epoch."""
+        self.values = (None, None)
+        if isinstance(mode, TrainingEpoch):
+            values = self.matrix.values * self.mask(mode.number)
+            self.values = values, self.tensors.take(values, self.order)
+        return self
+
+    def matmat(self, rows: Any) -> Any:
+        """Return X @ W. (num_owned, width)"""
+        return self.matrix.matmat(rows, self.values[0])
+
+    def rmatmat(self, rows: Any) -> Any:
+        """Return X.T @ G. (num_features, width)"""
+        return self.transposed.matmat(rows, self.values[1])
+
+
+class DeviceNetwork(Network):
+    """The GCN of one rank on a device.
+
+    Args:
+        config: What is trained.
+        part: This rank's part.
+        objective: The loss and its metrics.
+        tensors: The framework on the device.
+        aggregate: A_hat over all parts, on the device.
+    """
+
+    tensors: DeviceTensors
+
+    def __init__(
+        self, config: NetworkConfig, part: Part, objective: Objective, tensors: DeviceTensors, aggregate: Aggregation
+    ) -> None:
+        super().__init__(config, part, objective, tensors)
+        self.flat = tensors.buffer(initial_weights(config.layers, config.seed, config.dtype))
+        self.targets = tensors.tensor(objective.targets(np.asarray(part.labels), config.dtype))
+        self.share = tensors.tensor((part.loss_share() / objective.values_per_node).astype(config.dtype)[:, None])
+        self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype, len(config.layers))
+        self.aggregate = tensors.operation(aggregate)
+        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
+        self.value: Any = None
+        self.first_layer = self._load_features(aggregate)
+
+    def _load_features(self, aggregate: Aggregation) -> Any:
+        return DeviceFirstLayer(self.config, self.part, aggregate, self.tensors, self.masks)
+
+    @override
+    def forward(self, mode: Mode) -> Pass:
+        return DevicePass(self, mode if self.config.dropout else Evaluation())
+
+    @override
+    def gradient(self, epoch: int) -> Any:
+        gradients = self._gradients(TrainingEpoch(epoch), self._gradient_of)
+        if not self.part.num_owned:  # MindSpore's product over no rows is whatever the memory held
+            return self.tensors.tensor(np.zeros(2 + len(self.flat), self.tensors.summed))
+        return self.tensors.message(self.value, gradients)
+
+    @override
+    def evaluate(self) -> Any:
+        return self.shared(super().evaluate().astype(self.tensors.summed))
+
+    @override
+    def local(self, gradient: Any) -> Any:
+        return self.tensors.local(gradient)
+
+    @override
+    def host(self, buffer: Any) -> Floats:
+        return self.tensors.array(buffer)
+
+    @override
+    def shared(self, numbers: Floats) -> Any:
+        return self.tensors.tensor(numbers)
+
+    def _gradient_of(self, scores: Any) -> Any:
+        """Return the derivative of the loss, and note the loss; nodes not trained on have a share of 0 in it."""
+        if not self.part.num_owned:
+            return scores * 0.0
+        losses, gradient = self.objective.losses(scores, self.targets, self.tensors.numeric)
+        self.value = (losses * self.share).sum()
+        return gradient * self.share
+
+
+class DevicePass(Pass):
+    """A forward pass on a device, in the framework's operations.
+
+    Args:
+        network: The network.
+        mode: What it is for; an evaluation where nothing is dropped.
+    """
+
+    def __init__(self, network: DeviceNetwork, mode: Mode) -> None:
+        super().__init__(
+            network.layers, network.first_layer.operators(mode), network.tensors, network.epsilon
+        )  # fmt: skip
+        self.network, self.mode, self.device = network, mode, network.tensors
+
+    @override
+    def aggregate(self, depth: int, rows: Any) -> Any:
+        return self.network.aggregate(rows)
+
+    @override
+    def product(self, rows: Any, weight: Any) -> Any:
+        return self.device.product(rows, weight)
+
+    @override
+    def activated(self, depth: int, rows: Any) -> Any:
+        return self.device.relu(rows)
+
+    @override
+    def dropped(self, depth: int, rows: Any) -> Any:
+        if not isinstance(self.mode, TrainingEpoch):
+            return rows
+        return rows * self.network.masks.rows(self.mode.number, depth, self.layers[depth].width_in)
+
+
+class DeviceFirstLayer:
+    """The features on a device; the same operators as `features.FirstLayer`.
+
+    Args:
+        config: What is trained.
+        part: This rank's part.
+        aggregate: A_hat.
+        tensors: The framework on the device.
+        masks: The dropout masks.
+    """
+
+    def __init__(
+        self, config: NetworkConfig, part: Part, aggregate: Aggregation, tensors: DeviceTensors, masks: Masks
+    ) -> None:
+        self.aggregate, self.masks, self.order = aggregate, masks, config.layers[0].order
+        features = part.features.astype(config.dtype)
+        self.sparse: DeviceSparseFeatures | None = None
+        if isinstance(features, sp.csr_array) and self.order == "product first":
+            self.sparse = DeviceSparseFeatures(features, tensors, masks)
+            return
+        self.dense = tensors.tensor(features.toarray() if isinstance(features, sp.csr_array) else np.array(features))
+        self.aggregated = aggregate.matmat(self.dense) if self.order == "aggregated once" else None
+
+    def operators(self, mode: Mode) -> tuple[LinearOperator, LinearOperator]:
+        """Return what *weight* and *self_weight* of the first layer are multiplied by, as `FirstLayer.operators`."""
+        if self.sparse:
+            return (features := self.sparse.dropped(mode)), features
+        own = self.dense
+        if isinstance(mode, TrainingEpoch):
+            own = own * self.masks.rows(mode.number, 0, self.dense.shape[1])
+        weighted = own if self.aggregated is None else self.aggregated
+        if self.order == "aggregation first":
+            weighted = self.aggregate.matmat(own)
+        return DenseFeatures(weighted), DenseFeatures(own)
+
+
+def device_network(
+    config: NetworkConfig, part: Part, tensors: DeviceTensors, collectives: Collectives, meter: Meter
+) -> DeviceNetwork:
+    """Return the network on a device, over collectives on the device's tensors; all ranks must call it."""
+    tensors.agree(collectives)
+    meter.watch = tensors.watch()
+    edges = edges_on_device(part, config.dtype, tensors, collectives, meter)
+    aggregate = Aggregation(edges, DiagonalScaling.of(part, config.conv, config.dtype, tensors.tensor))
+    if tensors.framework == "torch":
+        from unilaunch_gcn.torch_network import TorchDeviceNetwork
+
+        return TorchDeviceNetwork(config, part, objective_of(part), cast("TorchDeviceTensors", tensors), aggregate)
+    return DeviceNetwork(config, part, objective_of(part), tensors, aggregate)

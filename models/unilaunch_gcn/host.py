@@ -1,210 +1,402 @@
-"""The edges of the whole graph on host arrays: ranks divide either the nodes or the columns."""
+"""The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish
-from unilaunch_gcn.column_switch import ColumnSwitch
-from unilaunch_graph.arrays import FloatType, Rows, empty_rows
+from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.linear import LinearOperator
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.edges import ColumnSwitch, aggregation_over_columns, aggregation_over_halo, kernels_of
+from unilaunch_gcn.features import FirstLayer, HostFeatures, SparseFeatures
+from unilaunch_gcn.layers import Layer, Mode, NetworkConfig, TrainingEpoch, initial_weights
+from unilaunch_gcn.memory import keep_freed_memory
+from unilaunch_gcn.network import EPSILON, Network, Pass
+from unilaunch_gcn.objective import Objective, TrainingLoss, objective_of
+from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, prune
+from unilaunch_gcn.tensors import Tensors
+from unilaunch_graph.arrays import Floats
+from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept
 from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.exchange.wire import BFloat16
-from unilaunch_graph.kernels.choice import Kernels, choose_kernels
-from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.user_halo import RowHalo
+from unilaunch_graph.exchange.wire import BFloat16, Exact
+from unilaunch_graph.kernels.choice import Kernels, Products, choose_products
+from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity
+from unilaunch_graph.operators.attention import Attention, AttentionCall
+from unilaunch_graph.operators.edge_dropout import EdgeDropout
+from unilaunch_graph.operators.edges import choose_edges
+from unilaunch_graph.operators.row_blocks import make_pool
+from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 
 
-def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: str, dtype: FloatType) -> Aggregation:
-    """Return A_hat of ranks that divide nodes.
+class Product:
+    """rows @ weight; one object for each call.
+
+    Args:
+        products: What computes it.
+    """
+
+    def __init__(self, products: Products) -> None:
+        self.products = products
+        self.operands: tuple[Any, Any] = (None, None)
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return rows @ weight."""
+        rows, weight = inputs
+        self.operands = self.products.operand(rows), self.products.operand(weight)
+        return self.products.product(*self.operands)
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
+        """Return the gradients of the rows and of the weight."""
+        rows, weight = self.operands
+        upstream = self.products.operand(gradient)
+        return self.products.product(upstream, weight.T), self.products.product(rows.T, upstream)
+
+
+class Activation:
+    """ReLU, then dropout if there are words of a mask. Where the result is above 0, both have let the number pass.
+
+    Args:
+        kernels: What computes it.
+        words: What the mask is made of.
+    """
+
+    def __init__(self, kernels: Kernels, words: MaskWords | None = None) -> None:
+        self.kernels, self.words = kernels, words
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return max(0, rows), or that times the mask."""
+        return self.kernels.activate(inputs[0], self.words)
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
+        """Return the gradient of the rows."""
+        return [self.kernels.pass_positive(out, gradient, self.words.scale if self.words else 1.0)]
+
+
+class Elu:
+    """x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15)."""
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return elu of each number of the only input."""
+        (rows,) = inputs
+        out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
+        return out
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
+        """Return the gradient of the numbers."""
+        return [gradient * np.where(inputs[0] > 0, 1, out + 1)]
+
+
+class Dropout:
+    """The rows times a mask, which is made anew in backward and never stored.
+
+    Args:
+        kernels: What computes it.
+        words: What the mask is made of.
+    """
+
+    def __init__(self, kernels: Kernels, words: MaskWords) -> None:
+        self.kernels, self.words = kernels, words
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return the rows times the mask."""
+        return self.kernels.drop_out(inputs[0], self.words)
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
+        """Return the gradient of the rows."""
+        return [self.kernels.drop_out(gradient, self.words)]
+
+
+def can_fuse(layers: Sequence[Layer]) -> bool:
+    """Return whether each layer is act(A_hat H W), with the product before the aggregation in all but the first."""
+    return all(
+        len(layer.parameters) == 1 and not layer.is_residual and (not depth or layer.order == "product first")
+        for depth, layer in enumerate(layers)
+    )
+
+
+class LayerPlan(NamedTuple):
+    """What a layer does in one epoch.
+
+    Attributes:
+        aggregate: A_hat; None: the rows that enter have been aggregated.
+        relu: Whether ReLU follows: in all layers but the last.
+        words: The mask of the dropout that follows, if there is one.
+        scale: What the dropout of the rows that enter has multiplied them by.
+        before: The factors of the gradient that goes back, with which the layer before begins. (rows, 1)
+    """
+
+    aggregate: Aggregation | PrunedAggregation | None
+    relu: bool
+    words: MaskWords | None
+    scale: float
+    before: Floats | None
+
+
+class FusedLayer:
+    """dropout(ReLU(A_hat H W)), a function of H and W; of W alone where H is constant. One object for each call.
+
+    Args:
+        plan: What it does.
+        kernels: What drops out.
+        products: What multiplies.
+        constant: H, if it is constant.
+    """
+
+    def __init__(
+        self, plan: LayerPlan, kernels: Kernels, products: Products, constant: HostFeatures | SparseFeatures | None
+    ) -> None:
+        self.plan, self.kernels, self.products, self.constant = plan, kernels, products, constant
+        self.entering: Any = constant
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return the rows that leave the layer."""
+        *rows, weight = inputs
+        aggregate, relu, words = self.plan[:3]
+        if rows:
+            self.entering = HostFeatures(rows[0], self.products)
+        if aggregate:
+            then = Nonlinearity(relu, words)
+            return aggregate.of_product(lambda epilogue: self.entering.matmat(weight, epilogue), then)
+        out: Floats = self.entering.matmat(weight, Epilogue(relu=relu and not words))
+        return self.kernels.activate(out, words) if words else out
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
+        """Return the gradients of the sums that H was made of by ReLU and dropout, and of W."""
+        *rows, weight = inputs
+        if aggregate := self.plan.aggregate:
+            # Where ReLU follows, the layer behind it has multiplied the gradient.
+            gradient = (aggregate.rmatmat_scaled if self.plan.relu else aggregate.rmatmat)(gradient)
+        if self.constant:
+            return [self.constant.rmatmat(gradient)]
+        ends = Epilogue(self.plan.before, where=rows[0], scale=self.plan.scale)
+        gradients: tuple[Floats, Floats] = self.entering.gradients(weight, gradient, ends)
+        return gradients
+
+
+#: Slope of the leaky ReLU below 0, as in the paper.
+_SLOPE = 0.2
+
+
+class GraphAttention:
+    """The way from the owned rows to the sums over the in-edges of one part, each node's own loop included.
+
+    It is a linear operator too: owned rows to owned and halo rows, as `RowHalo`.
 
     Args:
         part: This rank's part.
-        halo: The way to its halo rows.
-        threads: Threads that share the product's rows.
-        conv: The normalisation: "gcn" or "sage".
-        dtype: Type of the rows.
+        collectives: The way to the other parts.
+        threads: Threads that share the sums.
+        config: What is trained.
+        meter: Counts the bytes that arrive, and the time spent waiting.
     """
-    kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
-    edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
-    rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
-    return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
+
+    def __init__(self, part: Part, collectives: Collectives, threads: int, config: NetworkConfig, meter: Meter) -> None:
+        self.config, self.num_owned = config, part.num_owned
+        self.nodes = np.concatenate((part.owned, part.halo))
+        halo = RowHalo(part, collectives, meter)
+        self.matmat, self.rmatmat = halo.matmat, halo.rmatmat
+        edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
+        self.attention = Attention(edges, _SLOPE, make_pool(threads))
+
+    def of_layer(self, depth: int, mode: Mode) -> AttentionCall:
+        """Return the attention of one layer."""
+        config, dropout = self.config, None
+        if keys := config.dropout_keys(mode, depth):
+            low, high = keys
+            dropout = EdgeDropout(self.nodes, self.num_owned, high << 32 | low, config.dropout, config.dtype)
+        return AttentionCall(self.attention, dropout)
 
 
-def aggregation_over_columns(
-    part: Part, switch: ColumnSwitch, threads: int, conv: str, dtype: FloatType
-) -> Aggregation:
-    """Return A_hat of ranks that divide columns (tensor parallelism).
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a network on the host is made from: a part, and the operators that the frameworks share.
 
-    Each rank aggregates some columns of every node, and multiplies all columns of some nodes. Between the two stands an
-    all-to-all, there and back, so what travels does not depend on the graph: (P - 1) / P of all rows, twice, shared by
-    P ranks. That is less than the halo rows where these are more than 2 (P - 1) / P of the nodes.
+    Attributes:
+        config: What is trained.
+        part: This rank's part.
+        objective: The loss and its metrics.
+        aggregate: A_hat over all parts, or attention.
+        first_layer: The features.
+        kernels: What activates and drops out.
+        products: What multiplies.
+        pruned: The layers of a training epoch; none: each has all owned rows.
+    """
+
+    config: NetworkConfig
+    part: Part
+    objective: Objective
+    aggregate: Aggregation | GraphAttention
+    first_layer: FirstLayer
+    kernels: Kernels
+    products: Products
+    pruned: Sequence[PrunedLayer] = ()
+
+    def mask(self, mode: Mode, depth: int) -> MaskWords | None:
+        """Return the dropout mask of the rows that enter layer *depth*; None: nothing is dropped. (rows, width_in)"""
+        config, keys = self.config, self.config.dropout_keys(mode, depth)
+        if not keys:
+            return None
+        nodes = self.part.owned[self.pruned[depth].entering] if self.pruned else self.part.owned
+        return mask_words(nodes, config.layers[depth].width_in, keys, config.dropout)
+
+    @property
+    def trained_part(self) -> Part:
+        """The part with the labels and the split of the nodes whose scores a training epoch computes."""
+        if not self.pruned:
+            return self.part
+        scored = self.pruned[-1].leaving
+        return replace(self.part, labels=self.part.labels[scored], split=self.part.split[scored])
+
+
+class HostNetwork(Network):
+    """The GCN of one rank on the host.
 
     Args:
-        part: This rank's nodes.
-        switch: The all-to-all between rows and columns.
-        threads: Threads that share the product's rows.
-        conv: The normalisation: "gcn" or "sage".
-        dtype: Type of the rows.
+        problem: The part, and the operators on it.
+        tensors: The framework.
     """
-    edges = ColumnEdges(switch, threads, dtype, is_directed=part.is_directed)
-    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
+
+    def __init__(self, problem: Problem, tensors: Tensors) -> None:
+        config = problem.config
+        super().__init__(config, problem.part, problem.objective, tensors)
+        self.problem = problem
+        self.flat: Floats = initial_weights(config.layers, config.seed, config.dtype)
+        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
+        self.loss = TrainingLoss(problem.objective, problem.trained_part, config.dtype)
+        self.trained_features = problem.first_layer.pruned(problem.pruned[0]) if problem.pruned else problem.first_layer
+
+    @override
+    def forward(self, mode: Mode) -> "HostPass":
+        first_layer = self.trained_features if isinstance(mode, TrainingEpoch) else self.problem.first_layer
+        return HostPass(self.problem, mode, first_layer.operators(mode), self.tensors, self.epsilon)
+
+    @override
+    def gradient(self, epoch: int) -> NDArray[np.float64]:
+        value = 0.0
+
+        def gradient_of(scores: Any) -> Any:
+            nonlocal value
+            array = self.tensors.array(scores)
+            if self.layers[-1].heads:
+                array = array.copy()  # the derivative of attention needs its result, and the loss overwrites this
+            value, gradient = self.loss.value_and_gradient(array)
+            return self.tensors.tensor(gradient)
+
+        gradients = self._gradients(TrainingEpoch(epoch), gradient_of)
+        arrays = [self.tensors.array(gradient).ravel() for gradient in gradients]
+        return np.concatenate([[value, 0.0], *arrays], dtype=np.float64)
+
+    @override
+    def _scores(self, run: Pass, weights: Sequence[Any]) -> Any:
+        if not can_fuse(self.layers):
+            return super()._scores(run, weights)
+        rows: list[Any] = []
+        for depth, weight in enumerate(weights):
+            rows = [self.tensors.call(cast("HostPass", run).fused(depth), *rows, weight)]
+        return rows[0]
 
 
-def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
-    """Return the kernels of a part.
+class HostPass(Pass):
+    """A forward pass on the host.
 
     Args:
-        part: The part.
-        threads: Threads that share the rows of a result.
-        dtype: Type of the rows.
-    """
-    return choose_kernels(dtype, part.num_edges, threads)
-
-
-class HaloEdges:
-    """W of ranks that divide nodes, a symmetric one; the halo travels while the owned columns are multiplied.
-
-    Args:
-        part: This rank's part; it may have edges to some of its nodes only.
-        halo: The way to its halo rows.
-        kernels: What multiplies.
-        pool: Threads that share the product's rows.
+        problem: The part, and the operators on it.
+        mode: What it is for.
+        features: What the first layer's weights are multiplied by.
+        tensors: The framework.
+        epsilon: What keeps a norm from dividing by zero. (1, 1)
     """
 
-    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
-        self.halo, self.kernels, self.pool = halo, kernels, pool
-        self.num_rows = len(part.owned_indptr) - 1
-        self.owned, self.remote = (
-            RowBlocks(indptr, indices, weights, num_columns, self.kernels)
-            for indptr, indices, weights, num_columns in (
-                (part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
-                (part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo),
-            )
-        )
-        self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
+    def __init__(
+        self, problem: Problem, mode: Mode, features: tuple[LinearOperator, LinearOperator], tensors: Tensors,
+        epsilon: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(problem.config.layers, features, tensors, epsilon)
+        self.problem, self.mode = problem, mode
+        self.pruned = problem.pruned if isinstance(mode, TrainingEpoch) else ()
 
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        product: Rows = empty_rows((self.num_rows, rows.shape[1]), self.kernels.dtype)
-        rows = np.ascontiguousarray(rows)
-        arriving = self.halo.begin(rows)
+    def fused(self, depth: int) -> FusedLayer:
+        """Return a layer as one step."""
+        problem, layer = self.problem, self.layers[depth]
+        words = None if layer.is_last else problem.mask(self.mode, depth + 1)
+        scale = scale_of_kept(problem.config.dropout) if problem.config.drops(self.mode) else 1.0
+        below = self._sparse(depth - 1) if depth else None
+        before = below.back_factors if below else None
+        plan = LayerPlan(self._sparse(depth), relu=not layer.is_last, words=words, scale=scale, before=before)
+        constant = None if depth else cast("HostFeatures | SparseFeatures", self.features[0])
+        return FusedLayer(plan, problem.kernels, problem.products, constant)
 
-        def multiply_owned(block: Block) -> None:
-            block.multiply(rows, product[block.span], add=False)
-            if block.span.start in self.without_halo:
-                finish(product[block.span], block.span)
+    def _sparse(self, depth: int) -> Aggregation | PrunedAggregation | None:
+        """Return what a fused layer aggregates with; None: its features have been aggregated."""
+        if self.layers[depth].order != "product first":
+            return None
+        return cast("Aggregation | PrunedAggregation", self._operator(depth))
 
-        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
-        halo_rows = arriving.wait()
+    def _operator(self, depth: int) -> Aggregation | PrunedAggregation | GraphAttention:
+        return self.pruned[depth].aggregate if self.pruned else self.problem.aggregate
 
-        def multiply_halo(block: Block) -> None:
-            block.multiply(halo_rows, product[block.span], add=True)
-            finish(product[block.span], block.span)
+    @override
+    def aggregate(self, depth: int, rows: Any) -> Any:
+        return self.tensors.operation(self._operator(depth))(rows)
 
-        each(self.pool, self.remote.filled, multiply_halo, _nothing)
-        return product
+    @override
+    def leaving(self, depth: int, rows: Any) -> Any:
+        return self.tensors.operation(self.pruned[depth].selection)(rows) if self.pruned else rows
 
-    rmatmat = matmat  # W is symmetric
+    @override
+    def attend(self, depth: int, rows: Any, own: Mapping[str, Any]) -> Any:
+        attention = cast("GraphAttention", self.problem.aggregate).of_layer(depth, self.mode)
+        return self.tensors.call(attention, rows, own["att_src"], own["att_dst"])
 
+    @override
+    def product(self, rows: Any, weight: Any) -> Any:
+        return self.tensors.call(Product(self.problem.products), rows, weight)
 
-class DirectedEdges:
-    """W of ranks that divide nodes, where it is not symmetric: row = target, column = source.
+    @override
+    def activated(self, depth: int, rows: Any) -> Any:
+        elu_or_relu = Elu() if self.layers[depth].heads else Activation(self.problem.kernels)
+        return self.tensors.call(elu_or_relu, rows)
 
-    The transposed product makes sums for the halo rows too. They travel to the rows' owners, as many bytes as the halo
-    rows, and are added in the order of the ranks, so that every run gives the same bits.
+    @override
+    def dropped(self, depth: int, rows: Any) -> Any:
+        words = self.problem.mask(self.mode, depth)
+        return self.tensors.call(Dropout(self.problem.kernels, words), rows) if words else rows
 
-    Args:
-        part: This rank's part of a directed graph.
-        halo: The way to its halo rows, and, among other rows, back.
-        kernels: What multiplies.
-        pool: Threads that share the product's rows.
-    """
-
-    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
-        self.kernels, self.pool = kernels, pool
-        self.forward = HaloEdges(part, halo, kernels, pool)
-        self.owned = _transposed(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, kernels)
-        self.remote = _transposed(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, kernels)
-        self.num_owned, self.num_halo = part.num_owned, part.num_halo
-        self.back = halo.among(np.arange(part.num_halo, dtype=np.int32), part.halo_counts, part.send_counts)
-        count = len(part.send_rows)
-        ones = np.ones(count, kernels.dtype)
-        self.home = sp.coo_array((ones, (part.send_rows, np.arange(count))), shape=(part.num_owned, count)).tocsr()
-
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows."""
-        return self.forward.matmat(rows, finish)
-
-    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
-        rows = np.ascontiguousarray(rows)
-        leaving, product = (
-            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
-        )
-        _multiply(self.remote, rows, leaving, self.pool, _nothing)
-        arriving = self.back.begin(leaving)
-        _multiply(self.owned, rows, product, self.pool, arriving.progress)
-        product += self.home @ arriving.wait()
-        finished: Rows = finish(product, None)
-        return finished
+    @override
+    def entering(self, depth: int, rows: Any) -> Any:
+        return self.tensors.call(Activation(self.problem.kernels, self.problem.mask(self.mode, depth)), rows)
 
 
-class ColumnEdges:
-    """W of ranks that divide columns: all edges, for some columns.
-
-    Args:
-        switch: The all-to-all between rows and columns.
-        threads: Threads that share the product's rows.
-        dtype: Type of the rows.
-        is_directed: Whether W is not symmetric: then each rank keeps the transposed edges in its memory too.
-    """
-
-    def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType, *, is_directed: bool = False) -> None:
-        whole = switch.adjacency
-        self.switch, self.kernels = switch, choose_kernels(dtype, len(whole.indices), threads)
-        num_nodes = len(whole.indptr) - 1
-        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
-        self.back = self.whole
-        if is_directed:
-            self.back = _transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
-        self.pool = make_pool(threads)
-
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows."""
-        return self._product(self.whole, rows, finish)
-
-    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W.T @ rows."""
-        return self._product(self.back, rows, finish)
-
-    def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
-        columns = self.switch.to_columns(np.ascontiguousarray(rows))
-        aggregated = empty_rows(columns.shape, columns.dtype)
-        _multiply(matrix, columns, aggregated, self.pool, _nothing)
-        finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
-        return finished
+def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:
+    """Return the operators on host arrays that both frameworks share."""
+    keep_freed_memory()
+    aggregate: Aggregation | GraphAttention
+    if config.conv == "gat":
+        aggregate = GraphAttention(part, collectives, threads, config, meter)
+    elif part.adjacency:
+        switch = ColumnSwitch(part, part.adjacency, collectives, meter)
+        aggregate = aggregation_over_columns(part, switch, threads, config.conv, config.dtype)
+    else:
+        halo = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+        aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
+    kernels = kernels_of(part, threads, config.dtype)
+    products = choose_products(kernels, is_bfloat16=config.is_bfloat16)
+    first_layer = FirstLayer(config, part, aggregate, kernels, products)
+    return Problem(config, part, objective_of(part), aggregate, first_layer, kernels, products)
 
 
-def _transposed(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
-    kernels: Kernels,
-) -> RowBlocks:  # fmt: skip
-    """Return the transposed matrix of edges in CSR form; the entries of a row stand by target."""
-    values = weights if len(weights) else np.ones(len(indices), np.int8)
-    matrix = sp.csr_array((values, indices, indptr), shape=(len(indptr) - 1, num_columns)).T.tocsr()
-    kept = matrix.data if len(weights) else weights
-    return RowBlocks(matrix.indptr, matrix.indices.astype(np.int32, copy=False), kept, len(indptr) - 1, kernels)
-
-
-def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:
-    def multiply(block: Block) -> None:
-        block.multiply(rows, out[block.span], add=False)
-
-    each(pool, matrix.blocks, multiply, between)
-
-
-def _nothing() -> None:
-    pass
+def training_problem(
+    collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter
+) -> Problem:
+    """Return what `host_problem` does, with the rows that a training epoch needs; all ranks must call it."""
+    problem = host_problem(collectives, threads, config, part, meter)
+    if not isinstance(problem.aggregate, Aggregation):
+        return problem
+    return replace(problem, pruned=prune(part, problem.aggregate, [layer.exchanges for layer in config.layers]))

@@ -56,8 +56,8 @@ class GcnModel(Model):
     def modules(self, backend: str) -> Sequence[str]:
         own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
         common = (
-            "loguru", "platformdirs", "unilaunch_gcn.memory_check", "unilaunch_gcn.summary", "unilaunch_gcn.trainable",
-            "unilaunch_gcn.training", "unilaunch_graph.partition.preparation",
+            "loguru", "platformdirs", "unilaunch_gcn.memory", "unilaunch_gcn.report", "unilaunch_gcn.training",
+            "unilaunch_graph.partition.preparation",
         )  # fmt: skip
         return (*common, own[backend]) if backend in own else common
 
@@ -85,8 +85,8 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
-        from unilaunch_gcn.memory_check import refuse_part
-        from unilaunch_gcn.trainable import refuse_on_device
+        from unilaunch_gcn.memory import refuse_part
+        from unilaunch_gcn.options import refuse_on_device
         from unilaunch_graph.partition.preparation import prepare_part
 
         device = session.placement.device
@@ -103,7 +103,7 @@ class GcnModel(Model):
     def run(
         self, options: "GcnSpec", prepared: "Part", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
-        from unilaunch_gcn.summary import show
+        from unilaunch_gcn.report import show
         from unilaunch_gcn.training import Training
 
         training = Training.start(options, prepared, session, framework)
@@ -123,8 +123,8 @@ def _refuse_to_train(options: "GcnSpec", session: Session, graph: "Graph | Part"
         SpecError: There is no validation loss to wait for; or as `refuse_untrainable` and `refuse_graph`.
         InputError: As `refuse_untrainable`.
     """
-    from unilaunch_gcn.memory_check import refuse_graph
-    from unilaunch_gcn.trainable import refuse_untrainable
+    from unilaunch_gcn.memory import refuse_graph
+    from unilaunch_gcn.options import refuse_untrainable
     from unilaunch_graph.data.graph import Graph
 
     device = session.placement.device

@@ -47,10 +47,8 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import BEST, DIRECTED, model_file
-        from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
-        from unilaunch_gcn.options import takes_edges_as_given
-        from unilaunch_gcn.trainable import refuse_negative_weights
+        from unilaunch_gcn.checkpoint import BEST, DIRECTED, has_val_loss, load_weights, model_file
+        from unilaunch_gcn.options import refuse_negative_weights, takes_edges_as_given
         from unilaunch_graph.aside import refuse_no_file
 
         refuse_no_file(options.output, "--output ")
@@ -175,12 +173,9 @@ def _predict(
 ) -> None:
     import numpy as np
 
-    from unilaunch_gcn.build import host_problem
-    from unilaunch_gcn.checkpoint_file import parameter_names
-    from unilaunch_gcn.host_network import HostNetwork
-    from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.network import views
-    from unilaunch_gcn.network_config import NetworkConfig
+    from unilaunch_gcn.checkpoint import parameter_names
+    from unilaunch_gcn.host import HostNetwork, host_problem
+    from unilaunch_gcn.layers import NetworkConfig, plan_layers, views
     from unilaunch_gcn.prediction import HostArrays, infer, predictions
     from unilaunch_graph.exchange.gather import save_rows
     from unilaunch_graph.exchange.meter import Meter

@@ -1,30 +1,30 @@
-"""The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
+"""From a part to this backend's network: ours for torch and mindspore, or the one that another backend brings."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from unilaunch.errors import StoppedError
-from unilaunch.interfaces.backend import Collectives
+from unilaunch.errors import DivergedError, SpecError, StoppedError
+from unilaunch.interfaces.backend import Backend, Collectives, Placement
 from unilaunch.interfaces.model import Framework, Session
 from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
-from unilaunch_gcn.build import load_network
-from unilaunch_gcn.divergence import LOSS, FiniteCheck
-from unilaunch_gcn.keeping import History, Keeper
-from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network import Network
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.checkpoint import History, Keeper
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, training_problem
+from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
+from unilaunch_gcn.memory import peak_memory
+from unilaunch_gcn.network import Network, StepFigures, Steps
 from unilaunch_gcn.objective import SPLITS, shown
-from unilaunch_gcn.peak import peak_memory
 from unilaunch_gcn.prediction import predictions
-from unilaunch_gcn.series import Series
-from unilaunch_gcn.steps import StepFigures, Steps
+from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
@@ -33,7 +33,182 @@ from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_gcn.spec import GcnSpec, TrainingSpec
+
+
+def load_network(
+    framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
+) -> Network:
+    """Return the network of the framework on this rank's device; all ranks must call it.
+
+    Raises:
+        SpecError: The framework has no GCN on this device.
+    """
+    tensors = _tensors(framework.backend, placement, config)
+    if isinstance(tensors, DeviceTensors):
+        return device_network(config, part, tensors, framework.collectives, meter)
+    return HostNetwork(training_problem(framework.collectives, placement.threads, config, part, meter), tensors)
+
+
+def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> Tensors:
+    """Return the framework: ours for torch and mindspore, or what another backend brings for the GCN on cpu."""
+    name, device, is_bfloat16 = backend.name, placement.device, config.is_bfloat16
+    if name == "torch":
+        if device == "cpu":
+            from unilaunch_gcn.torch_tensors import TorchTensors
+
+            return TorchTensors()
+        from unilaunch_gcn.torch_device import TorchDeviceTensors
+
+        return TorchDeviceTensors(str(placement), is_bfloat16=is_bfloat16)
+    if name == "mindspore" and device != "cuda":
+        from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
+
+        return MindSporeTensors() if device == "cpu" else MindSporeDeviceTensors(is_bfloat16=is_bfloat16)
+    make_tensors = backend.network("gcn")
+    if make_tensors and device == "cpu":
+        tensors: Tensors = make_tensors(config)
+        return tensors
+    raise SpecError(
+        f"--backend {name} --device {device}: the model gcn runs on torch (cpu, cuda, npu), on "
+        "mindspore (cpu, npu; on cuda MindSpore has no variable all-to-all), and on cpu on any other backend with a "
+        "network for it"
+    )
+
+
+LOSS = "loss of all ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class FiniteCheck:
+    """Ends a training that has left the finite numbers: nothing after it would mean anything.
+
+    All ranks must make the same calls. They have the same losses and weights, so they agree without a message. The
+    layer is looked for only when a number is not finite.
+
+    Attributes:
+        options: What the user chose.
+        network: The network.
+        adam: The optimiser of its weights.
+        collectives: The data path between the ranks.
+    """
+
+    options: "TrainingSpec"
+    network: Network
+    adam: Adam
+    collectives: Collectives
+
+    def loss(self, name: str, value: float, epoch: int) -> None:
+        """Check a loss, whose *name* the message says.
+
+        Raises:
+            DivergedError: *value* is not a finite number.
+        """
+        if not math.isfinite(value):
+            raise self._error(name, value, epoch, first_infinite(self.network, self.collectives))
+
+    def weights(self, epoch: int) -> None:
+        """Check the weights, and Adam's second moment: where that is infinite, weights stay finite and never change.
+
+        Raises:
+            DivergedError: One of the numbers is not finite.
+        """
+        for name, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
+            value = max(float(numbers.max()), -float(numbers.min()))  # no array as large as the weights
+            if not math.isfinite(value):
+                layers = _infinite_layers(self.network, numbers)
+                raise self._error(f"largest {name}", value, epoch, f"in {_layer(layers[0], self.network)}")
+
+    def _error(self, name: str, value: float, epoch: int, place: str) -> DivergedError:
+        cause = f"--lr {self.options.lr:g} is too high: take a lower one"
+        if epoch == 1 and name == LOSS:  # no step was taken yet
+            cause = "the features are too large: scale them"
+        wider = {"bfloat16": ", or --precision float32", "float32": ", or --precision float64", "float64": ""}
+        return DivergedError(
+            f"epoch {epoch}: the {name} is {value:g}, not a finite number: the training has diverged {place}, probably "
+            f"because {cause}{wider[self.options.precision]}"
+        )
+
+
+def first_infinite(network: Network, collectives: Collectives) -> str:
+    """Return the first layer whose weights or output are not finite, in words. All ranks must call this.
+
+    Outputs are those of an evaluation, without dropout. A GPU's steps are queued ahead, so its weights may be those
+    after the step: then the weights of every layer are not finite, and no layer is named.
+    """
+    of_weights = _infinite_layers(network, network.flat)
+    of_outputs = _infinite_outputs(network, collectives)
+    if len(of_weights) == len(network.layers) > 1:
+        return "in the weights of all layers"
+    if of_weights and (not of_outputs or of_weights[0] <= of_outputs[0]):
+        return f"in the weights of {_layer(of_weights[0], network)}"
+    if of_outputs:
+        return f"in the output of {_layer(of_outputs[0], network)}"
+    return "behind the last layer: without dropout its output is finite"
+
+
+def _infinite_layers(network: Network, flat: Any) -> list[int]:
+    """Return the layers with a number in *flat*, a buffer of the network's kind, that is not finite."""
+    layers = by_layer(views(network.host(flat), network.layers), network.layers)
+    return [depth for depth, own in enumerate(layers) if not all(np.isfinite(array).all() for array in own.values())]
+
+
+def _infinite_outputs(network: Network, collectives: Collectives) -> list[int]:
+    """Return the layers whose output is not finite on some rank."""
+    counts: list[int] = []
+    zero = network.tensors.tensor(np.zeros((1, 1), network.config.dtype))
+
+    def look(weights: Sequence[Any]) -> Any:
+        for rows in network.outputs(weights):
+            numbers = network.tensors.array(rows + zero)  # numpy has no bfloat16, and a sum with float32 is float32
+            counts.append(int(np.count_nonzero(~np.isfinite(numbers))))
+        return rows
+
+    network.tensors.scores(look, views(network.flat, network.layers))
+    shared = network.shared(np.array(counts, np.float64))
+    collectives.all_reduce(shared)
+    return [int(depth) for depth in np.flatnonzero(network.host(network.local(shared)))]
+
+
+def _layer(depth: int, network: Network) -> str:
+    return f"layer {depth + 1} of {len(network.layers)}"
+
+
+_PAUSE = 1.0  # seconds between two writes
+
+
+class Series:
+    """Appends to `epochs.jsonl` now and then: an epoch is to cost microseconds here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[str] = []
+        self.written = time.monotonic()
+
+    def add(self, epoch: int, loss: float, seconds: float, communication: float, received: int) -> None:
+        """Add an epoch.
+
+        Args:
+            epoch: Its number, from 1.
+            loss: The loss.
+            seconds: How long it took.
+            communication: Seconds of it in which this rank communicated.
+            received: Bytes of halo rows that arrived.
+        """
+        self.lines.append(
+            f'{{"epoch": {epoch}, "time": {time.time():.3f}, "loss": {loss!r}, "seconds": {seconds:.6f}, '
+            f'"communication": {communication:.6f}, "bytes": {received}}}\n'
+        )
+        if time.monotonic() - self.written > _PAUSE:
+            self.write()
+
+    def write(self) -> None:
+        """Write what has been added; a training can do without it if the disk is full."""
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(self.lines))
+        self.lines.clear()
+        self.written = time.monotonic()
+
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0

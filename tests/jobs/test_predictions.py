@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load, save_file
 
 from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish
-from unilaunch_gcn import checkpoint_file
+from unilaunch_gcn import checkpoint
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
 
@@ -85,12 +85,12 @@ def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path:
 def _as_older_versions_wrote(file: Path) -> None:
     """Remove from a checkpoint what older versions did not write: whether edges kept their directions."""
     content = file.read_bytes()
-    tensors, metadata = load(content), checkpoint_file._metadata(content)
-    history = json.loads(metadata[checkpoint_file._HISTORY])
+    tensors, metadata = load(content), checkpoint._metadata(content)
+    history = json.loads(metadata[checkpoint._HISTORY])
     del history["decided"]["directed_edges"]
     text = json.dumps(history)
-    checksum = checkpoint_file._checksum(text, tensors)
-    save_file(tensors, file, {checkpoint_file._HISTORY: text, checkpoint_file._CHECKSUM: checksum})
+    checksum = checkpoint._checksum(text, tensors)
+    save_file(tensors, file, {checkpoint._HISTORY: text, checkpoint._CHECKSUM: checksum})
 
 
 def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.first_layer import FirstLayer
-from unilaunch_gcn.host import aggregation_over_halo
-from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.edges import aggregation_over_halo
+from unilaunch_gcn.features import FirstLayer
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.dropout import fill_mask, stream_keys

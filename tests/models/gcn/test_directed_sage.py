@@ -13,17 +13,14 @@ from models.graph.torch_parts import make_whole
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, SpecError
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.checkpoint import DIRECTED, decides, differing
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.host import HostNetwork, training_problem
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
-from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.options import refuse_directed, refuse_options, takes_edges_as_given
+from unilaunch_gcn.options import refuse_directed, refuse_options, refuse_untrainable, takes_edges_as_given
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
@@ -129,7 +126,7 @@ def test_halo_rows_of_bfloat16_are_half_as_many_bytes() -> None:
         def work(rank: int, collectives: Any) -> tuple[Any, int]:
             meter = Meter()
             problem = training_problem(collectives, 1, config, parts[rank], meter)
-            network = HostNetwork(problem, TorchTensors(is_bfloat16=True))
+            network = HostNetwork(problem, TorchTensors())
             meter.read()
             gradient = network.gradient(3)
             collectives.all_reduce(gradient)

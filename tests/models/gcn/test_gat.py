@@ -17,12 +17,10 @@ from threaded_ranks import on_every_rank
 from unilaunch.errors import RefusedTogetherError, SpecError
 from unilaunch.interfaces.backend import Collectives, Placement
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import host_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import count_decayed, plan_layers
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, count_decayed, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.model import GcnModel
-from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors

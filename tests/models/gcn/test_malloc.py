@@ -8,7 +8,7 @@ def test_freed_memory_is_used_again() -> None:
     """64 MB are more than glibc would keep by itself."""
     program = """
 import resource, sys
-from unilaunch_gcn.malloc import keep_freed_memory
+from unilaunch_gcn.memory import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     bytearray(64 << 20)

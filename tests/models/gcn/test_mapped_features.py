@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from graphs_by_hand import dense_a_hat, make_graph
-from unilaunch_gcn.first_layer import FirstLayer
-from unilaunch_gcn.host import aggregation_over_halo
-from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.calibration import SilentCollectives
+from unilaunch_gcn.edges import aggregation_over_halo
+from unilaunch_gcn.features import FirstLayer
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -20,7 +20,6 @@ from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.store import Origin, load_part, write_parts
-from unilaunch_plan.calibration import SilentCollectives
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)], ids=str)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from graphs_by_hand import make_graph
-from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.network import initial_weights, views
-from unilaunch_gcn.normalization import node_scales
+from unilaunch_gcn.aggregation import node_scales
+from unilaunch_gcn.layers import count_decayed, initial_weights, plan_layers, views
 from unilaunch_gcn.objective import TrainingLoss, objective_of
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL

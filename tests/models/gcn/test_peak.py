@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch_gcn.peak import peak_memory
+from unilaunch_gcn.memory import peak_memory
 
 _ROLLUP = Path("/proc/self/smaps_rollup")
 _KNOWS_SHARES = _ROLLUP.exists() and "Pss_Shmem" in _ROLLUP.read_text()

@@ -17,18 +17,15 @@ from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
-from unilaunch_gcn.build import device_network, host_problem, training_problem
-from unilaunch_gcn.column_switch import ColumnSwitch
-from unilaunch_gcn.device import HaloEdges, edges_on_device
-from unilaunch_gcn.host import aggregation_over_columns, aggregation_over_halo
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.device import HaloEdges, device_network, edges_on_device
+from unilaunch_gcn.edges import ColumnSwitch, aggregation_over_columns, aggregation_over_halo
+from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.network import Network
-from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -245,7 +242,7 @@ def test_kernels_in_c_train_alike(options: dict[str, Any], precision: str, monke
     def gradient(part: Part, collectives: Collectives, tensors: type[Tensors] = TorchTensors) -> NDArray[Any]:
         problem = training_problem(collectives, 1, config, part, Meter())
         assert isinstance(problem.kernels, PortableKernels) == (choice._MANY > 0)
-        found: NDArray[Any] = HostNetwork(problem, tensors(is_bfloat16=config.is_bfloat16)).gradient(3)
+        found: NDArray[Any] = HostNetwork(problem, tensors()).gradient(3)
         collectives.all_reduce(found)
         return found
 

@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from unilaunch_gcn.convolution import normalise
 from unilaunch_gcn.features import SparseFeatures
-from unilaunch_gcn.functions import Elu
-from unilaunch_gcn.tape import Recorded, Tape, call
+from unilaunch_gcn.host import Elu
+from unilaunch_gcn.mindspore_tensors import Recorded, Tape, call
+from unilaunch_gcn.network import normalise
 
 SHAPES = [(7, 5), (7, 5), (5,), (7, 1), (1, 1)]
 

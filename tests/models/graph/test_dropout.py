@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch_gcn.torch_dropout import DeviceMasks
+from unilaunch_gcn.torch_device import DeviceMasks
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_masks import mask_of_rows

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from unilaunch.errors import InputError, PluginError, SpecError
+from unilaunch_gcn.calibration import SilentCollectives
 from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.plan import Machine, PlanCommand, _write, predict
 from unilaunch_gcn.pruning import FlagExchange, reach
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TRAIN
@@ -21,9 +23,6 @@ from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part_placement import crossing, place
 from unilaunch_graph.partition.statistics import count
-from unilaunch_plan.calibration import SilentCollectives
-from unilaunch_plan.command import PlanCommand, _write
-from unilaunch_plan.forecast import Machine, predict
 
 
 @given(cut_graphs())

@@ -146,7 +146,7 @@ def test_a_models_field_that_is_gone_is_ignored_with_a_line(capsys: pytest.Captu
     assert task.model is model
     assert getattr(task.options, "epochs", None) == 3
     assert "run.toml: halo is ignored: halo rows are exact" in capsys.readouterr().err
-    with pytest.raises(SpecError, match="^--halo: halo rows are exact"):
+    with pytest.raises(SpecError, match=r"^--halo: halo rows are exact"):
         parse(["run", "--halo", "int8"])
 
 

@@ -15,14 +15,17 @@ from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.overriding import override
 from unilaunch.rendezvous.alone import Alone
 from unilaunch.spec.run_spec import Spec
-from unilaunch_gcn.peak import resident_memory
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 _SECONDS, _EPOCHS = 1.5, (3, 15)  # of measuring a part, after two epochs that warm up
+
+
 _LARGE = 4 << 20  # bytes of a message that shows the rate
+
+
 _BUFFERS = 8_000_000  # bytes that the libraries take at their first products
 
 
@@ -48,7 +51,8 @@ class CalibrationModel(Model):
 
     @override
     def prepare(self, options: CalibrationSpec, session: Session) -> "tuple[TrainingSpec, list[Part], int]":
-        from unilaunch_gcn import build  # noqa: F401  (numpy, SciPy and the network, which count as the interpreter)
+        from unilaunch_gcn import training  # noqa: F401  (numpy, SciPy and the network, which count as the interpreter)
+        from unilaunch_gcn.memory import resident_memory
         from unilaunch_graph.partition.store import load_part
 
         before = resident_memory()
@@ -64,6 +68,8 @@ class CalibrationModel(Model):
         self, options: CalibrationSpec, prepared: "tuple[TrainingSpec, Sequence[Part], int]", session: Session,
         framework: Framework,
     ) -> Mapping[str, JsonValue]:  # fmt: skip
+        from unilaunch_gcn.memory import resident_memory
+
         training, parts, of_parts = prepared
         own = resident_memory() - of_parts + _BUFFERS
         seconds: list[JsonValue] = [_slowest(session, _epoch(training, part, session, framework)) for part in parts]
@@ -96,9 +102,8 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
     """Return the median seconds of a gradient and a step; the ranks compute at once, and wait for each other."""
     import numpy as np
 
-    from unilaunch_gcn.build import load_network
-    from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.network_config import NetworkConfig
+    from unilaunch_gcn.layers import NetworkConfig, plan_layers
+    from unilaunch_gcn.training import load_network
     from unilaunch_graph.exchange.meter import Meter
 
     layers = plan_layers(options, part.num_features, part.num_classes)
