@@ -116,8 +116,7 @@ def load(path: Path, layers: Sequence[Layer]) -> State:
         )
     kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
     rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
-    counted = told.get("counted", ())  # of an earlier version: none of its evaluations is counted
-    return State(rows, int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], counted)
+    return State(rows, int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], told["counted"])
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -131,7 +130,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     except SafetensorError as error:
         raise ValueError(str(error)) from None
     metadata = _metadata(content)
-    if _CHECKSUM in metadata and _checksum(metadata[_HISTORY], tensors) != metadata[_CHECKSUM]:
+    if _checksum(metadata[_HISTORY], tensors) != metadata.get(_CHECKSUM):
         raise ValueError("its content is not what was written")
     told = json.loads(metadata[_HISTORY])
     if told["format"] != FORMAT:
@@ -139,8 +138,6 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
             f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
         )
-    if _CHECKSUM not in metadata:
-        raise ValueError("it has no checksum")
     return tensors, told
 
 
@@ -221,7 +218,7 @@ FINAL, BEST = "final.safetensors", "best.safetensors"
 _CONTENT, TASK = "data_sha256", "task"
 
 
-#: And whether sage or gat has kept the directions of edges. Older checkpoints lack it: sage did not, gat always did.
+#: And whether sage or gat has kept the directions of edges.
 DIRECTED = "directed_edges"
 
 
@@ -252,16 +249,7 @@ def differing(decided: Mapping[str, Any], before: Mapping[str, Any]) -> list[str
 
     The name of the data set is not among them: its content decides, and may lie under any path.
     """
-    return [
-        name for name, value in decided.items() if name != _DATASET and before.get(name, _older(name, decided)) != value
-    ]
-
-
-def _older(name: str, decided: Mapping[str, Any]) -> Any:
-    """Return what an older checkpoint, which does not have the name, stands for."""
-    if name != DIRECTED:
-        return None
-    return False if decided["conv"] == "sage" else decided[name]
+    return [name for name, value in decided.items() if name != _DATASET and before.get(name) != value]
 
 
 class Writer:

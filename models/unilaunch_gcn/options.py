@@ -1,4 +1,4 @@
-"""What the options of the GCN mean, and which of them exclude each other. They are read from values too.
+"""What the options of the GCN mean, and all that is refused of them: alone, on a device, and with a graph.
 
 Under `launch` a rank gets no spec, but values.
 """
@@ -9,7 +9,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.data.labels import task_of
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.spec import TrainingSpec
+    from unilaunch_gcn.spec import GcnSpec, TrainingSpec
     from unilaunch_graph.data.graph import Graph
     from unilaunch_graph.partition.part import Part
 
@@ -31,6 +31,19 @@ def takes_edges_as_given(options: "TrainingSpec") -> bool:
     if options.edges is not None:
         return options.edges == "given"
     return options.conv != "gcn" and not options.use_gdc
+
+
+def refuse_parts(options: "GcnSpec", world_size: int) -> None:
+    """Refuse another number of parts than of ranks.
+
+    Raises:
+        SpecError: They differ.
+    """
+    if options.num_parts not in {None, world_size}:
+        raise SpecError(
+            f"--num-parts {options.num_parts} with {world_size} rank{'s' * (world_size != 1)}: each rank trains "
+            f"one part; start {options.num_parts} ranks (mpirun -n {options.num_parts}), or leave --num-parts out"
+        )
 
 
 def refuse_options(options: "TrainingSpec") -> None:
@@ -180,6 +193,19 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
         )
     refuse_directed(graph, options.conv, device)
     refuse_negative_weights(options, graph)
+
+
+def refuse_no_validation(options: "GcnSpec", graph: "Graph | Part") -> None:
+    """Refuse to wait for a validation loss that there is not.
+
+    Raises:
+        SpecError: Patience is limited, and no node is to validate on.
+    """
+    if options.patience is not None and not graph.split_sizes[1]:
+        raise SpecError(
+            f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation loss "
+            "to wait for: leave --patience out, or give the data set a validation split"
+        )
 
 
 def refuse_negative_weights(options: "TrainingSpec", graph: "Graph | Part") -> None:

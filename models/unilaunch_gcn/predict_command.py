@@ -65,8 +65,7 @@ class PredictCommand(Command):
         from unilaunch_graph.loading import part_of
 
         member = join("cpu")
-        is_older = trained.conv == "sage" and DIRECTED not in decided  # then sage made every graph symmetric
-        as_given = takes_edges_as_given(trained) and not is_older
+        as_given = takes_edges_as_given(trained)
         part = part_of(member, trained, as_given=as_given, check=partial(refuse_negative_weights, trained))
         if not options.dataset and part.data_sha256 != decided["data_sha256"]:
             raise InputError(

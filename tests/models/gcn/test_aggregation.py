@@ -13,7 +13,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.edges import aggregation_over_halo
 from unilaunch_gcn.features import FirstLayer
-from unilaunch_gcn.layers import NetworkConfig, plan_layers
+from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, plan_layers
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.dropout import fill_mask, stream_keys
@@ -86,12 +86,13 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
     a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
     draw = np.random.default_rng(0)
     weight, upstream = draw.standard_normal((9, 3)), draw.standard_normal((50, 3))
-    for epoch in (None, 4):
+    modes: list[Mode] = [Evaluation(), TrainingEpoch(4)]
+    for mode in modes:
         mask = np.ones((50, 9))
-        if epoch is not None and spec.dropout:
-            fill_mask(mask, part.owned, stream_keys(11, epoch, 0), spec.dropout)
+        if isinstance(mode, TrainingEpoch) and spec.dropout:
+            fill_mask(mask, part.owned, stream_keys(11, mode.number, 0), spec.dropout)
         expected = a_hat @ (x[part.owned].astype(np.float32).astype(np.float64) * mask)
-        operator, own = inputs.operators(epoch)
+        operator, own = inputs.operators(mode)
         np.testing.assert_allclose(
             own.matmat(weight), (x[part.owned].astype(np.float64) * mask) @ weight, rtol=0, atol=1e-12
         )
