@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Floats, FloatType, Indices, Rows
 from unilaunch_graph.kernels.choice import Kernels
-from unilaunch_graph.kernels.epilogue import IDENTITY, Epilogue, Nonlinearity
+from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.partition.part import Part
 
 

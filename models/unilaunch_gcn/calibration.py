@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 _SECONDS, _EPOCHS = 1.5, (3, 15)  # of measuring a part, after two epochs that warm up
-
-
 _LARGE = 4 << 20  # bytes of a message that shows the rate
-
-
 _BUFFERS = 8_000_000  # bytes that the libraries take at their first products
 
 

@@ -1,4 +1,14 @@
-"""The content of a checkpoint's file: parameters and moments by name, and the history as text. Nothing is executed."""
+"""Checkpoints: the state of a training, from which either framework can go on, on any number of parts.
+
+| file | what |
+|---|---|
+| epoch-000050.safetensors | the state after 50 epochs: weights, Adam's moments, history |
+| final.safetensors | the same after the last epoch |
+| best.safetensors | the weights with the lowest validation loss, and the history up to them |
+
+`Keeper` is what a training calls. Then come the folder, and the content of a file: parameters and moments by name, and
+the history as text. Nothing is executed.
+"""
 
 import hashlib
 import json
@@ -30,27 +40,24 @@ if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 FORMAT = 3
-
-
 #: What a parameter's name is followed by in the three rows of numbers.
 _ROWS = ("", ".first_moment", ".second_moment")
-
-
 #: The keys of the file's metadata: the history as JSON, and the SHA-256 of that text and of all tensors.
 _HISTORY, _CHECKSUM = "unilaunch", "sha256"
-
-
 _ALIGNMENT = 8  # bytes, of where the numbers begin
-
-
-def epoch_of(content: bytes) -> int:
-    """Return after how many epochs a file was written; ValueError, KeyError or TypeError if it is damaged."""
-    return int(json.loads(_metadata(content)[_HISTORY])["epoch"])
-
-
-def has_val_loss(evaluations: Sequence[Mapping[str, float | None]]) -> bool:
-    """Return whether one of the evaluations was of validation nodes."""
-    return any(one["val_loss"] is not None for one in evaluations)
+#: The options that decide the curve; the seed is another one.
+_DECIDING = (
+    "dataset", "split_seed", "use_gdc", "gdc_alpha", "gdc_top_k", "gdc_threshold",
+    "conv", "layers", "hidden", "bias", "layer_norm", "residual",
+    "dropout", "lr", "weight_decay", "precision",
+)  # fmt: skip
+_NAME, _NAMES = "epoch-{:06d}.safetensors", re.compile(r"epoch-(\d+)\.safetensors")
+FINAL, BEST = "final.safetensors", "best.safetensors"
+#: The names under which the content and the task of the data set stand among what decides the curve.
+_CONTENT, TASK = "data_sha256", "task"
+#: And whether sage or gat has kept the directions of edges.
+DIRECTED = "directed_edges"
+_DATASET = "dataset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,390 +80,6 @@ class State:
     evaluations: Sequence[Mapping[str, float | None]]
     decided: Mapping[str, Any] = field(default_factory=dict)
     counted: Sequence[int] = ()
-
-
-def content(state: State, layers: Sequence[Layer]) -> list[bytes | memoryview]:
-    """Return a state as the content of a file in safetensors' format, in pieces.
-
-    The pieces are the arrays themselves: safetensors' own function makes three copies of them.
-    """
-    tensors = {name: np.ascontiguousarray(array) for name, array in _split(state.numbers, layers).items()}
-    history = {"epoch": state.epoch, "losses": list(state.losses), "evaluations": list(state.evaluations)}
-    history["counted"] = list(state.counted)
-    text = json.dumps({"format": FORMAT, **history, "decided": dict(state.decided)}, allow_nan=False)
-    header: dict[str, Any] = {"__metadata__": {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)}}
-    end = 0
-    for name, array in tensors.items():
-        begin, end = end, end + array.nbytes
-        header[name] = {"dtype": f"F{8 * array.itemsize}", "shape": array.shape, "data_offsets": (begin, end)}
-    head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % _ALIGNMENT)
-    return [len(head).to_bytes(8, "little"), head, *map(_memory, tensors.values())]
-
-
-def _memory(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of a contiguous array, without a copy."""
-    return array.reshape(-1).view(np.uint8).data
-
-
-def load(path: Path, layers: Sequence[Layer]) -> State:
-    """Return the state in a file.
-
-    Raises:
-        SpecError: It is of a network of other widths.
-        InputError: Another version of unilaunch wrote it.
-        OSError, ValueError, KeyError, TypeError, RecursionError: It cannot be read, or is damaged.
-    """
-    tensors, told = _read(path)
-    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
-    expected = {name: parameter.shape for name, parameter in _named(layers)}
-    if shapes != expected:
-        raise SpecError(
-            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
-        )
-    kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
-    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
-    return State(rows, int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], told["counted"])
-
-
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the tensors and the history in a file whose checksum is right."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    content = path.read_bytes()  # not mapped: where a disk fails, reading is an OSError and a mapping is SIGBUS
-    try:
-        tensors = load(content)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
-    metadata = _metadata(content)
-    if _checksum(metadata[_HISTORY], tensors) != metadata.get(_CHECKSUM):
-        raise ValueError("its content is not what was written")
-    told = json.loads(metadata[_HISTORY])
-    if told["format"] != FORMAT:
-        raise InputError(
-            f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
-            f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
-        )
-    return tensors, told
-
-
-def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]]:
-    """Return the parameters in a checkpoint by name, and its history: evaluations, what decided its curve.
-
-    Raises:
-        InputError: It cannot be read, or is damaged.
-    """
-    try:
-        tensors, told = _read(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: damaged: {' '.join(str(error).split())}") from None
-    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told
-
-
-def parameter_names(layers: Sequence[Layer]) -> list[str]:
-    """Return the names of the parameters in a file, in the order of a network's weights."""
-    return [name for name, _ in _named(layers)]
-
-
-def _split(numbers: Sequence[Floats], layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
-    """Return each parameter, and its two moments, under its name and in its shape."""
-    tensors, begin = {}, 0
-    for name, parameter in _named(layers):
-        for row, what in zip(numbers, _ROWS, strict=False):  # without moments where only weights are kept
-            tensors[f"{name}{what}"] = row[begin : begin + parameter.size].reshape(parameter.shape)
-        begin += parameter.size
-    return tensors
-
-
-def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
-    return [
-        (f"layers.{depth}.{parameter.name}", parameter)
-        for depth, layer in enumerate(layers)
-        for parameter in layer.parameters
-    ]
-
-
-def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in sorted(shapes.items()))
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file: eight bytes of the header's length, then the header as JSON."""
-    length = int.from_bytes(content[:8], "little")
-    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return metadata
-
-
-def _checksum(history: str, tensors: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of all that a checkpoint says: its history, and each tensor's name, type, shape, numbers."""
-    digest = hashlib.sha256(history.encode())
-    for name in sorted(tensors):
-        array = tensors[name]
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(_memory(np.ascontiguousarray(array)))
-    return digest.hexdigest()
-
-
-#: The options that decide the curve; the seed is another one.
-_DECIDING = (
-    "dataset", "split_seed", "use_gdc", "gdc_alpha", "gdc_top_k", "gdc_threshold",
-    "conv", "layers", "hidden", "bias", "layer_norm", "residual",
-    "dropout", "lr", "weight_decay", "precision",
-)  # fmt: skip
-
-
-_NAME, _NAMES = "epoch-{:06d}.safetensors", re.compile(r"epoch-(\d+)\.safetensors")
-
-
-FINAL, BEST = "final.safetensors", "best.safetensors"
-
-
-#: The names under which the content and the task of the data set stand among what decides the curve.
-_CONTENT, TASK = "data_sha256", "task"
-
-
-#: And whether sage or gat has kept the directions of edges.
-DIRECTED = "directed_edges"
-
-
-_DATASET = "dataset"
-
-
-def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
-    """Return what decides the curve: a checkpoint is of one training only.
-
-    Args:
-        options: What the user chose.
-        seed: Seed of everything that is drawn.
-        part: This rank's part, which knows the task and the content of the data set.
-    """
-    directed = {} if options.conv == "gcn" else {DIRECTED: part.is_directed}
-    return {**chosen(options, seed), _CONTENT: part.data_sha256, TASK: part.task.value, **directed}
-
-
-def chosen(options: "GcnSpec", seed: int) -> dict[str, Any]:
-    """Return what decides the curve beside the data set: the user's options and the seed."""
-    told = options.to_json()
-    heads = {"heads": count_heads(options)} if options.conv == "gat" else {}
-    return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads}
-
-
-def differing(decided: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Return the names of what decides the curve and is not what it was before.
-
-    The name of the data set is not among them: its content decides, and may lie under any path.
-    """
-    return [name for name, value in decided.items() if name != _DATASET and before.get(name) != value]
-
-
-class Writer:
-    """Writes the checkpoints of one training. It removes only files of this training.
-
-    Args:
-        folder: Where the checkpoints are written. It is made if it is not there.
-        layers: The layers of the network.
-        keep: How many of this training's checkpoints are kept: the newest.
-    """
-
-    def __init__(self, folder: Path, layers: Sequence[Layer], keep: int) -> None:
-        self.folder, self.layers, self.keep = folder, layers, keep
-        self.written: list[Path] = []
-
-    def make_folder(self) -> None:
-        """Make the folder, and write and remove a file in it.
-
-        Raises:
-            InputError: That is not possible: no checkpoint could be written later.
-        """
-        probe = self.folder / f".probe.{os.getpid()}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise InputError(
-                f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}: choose another folder, or "
-                "--no-save-model"
-            ) from None
-
-    def resume(self, epoch: int) -> None:
-        """Count the checkpoints of the runs before, up to the epoch from which this run goes on, as this run's."""
-        numbers = (int(known[1]) for name in _names(self.folder) if (known := _NAMES.fullmatch(name)))
-        self.written = [self.folder / _NAME.format(number) for number in sorted(numbers) if number <= epoch]
-
-    def save(self, state: State) -> Path:
-        """Write a checkpoint, remove this training's oldest ones, and return the file.
-
-        Raises:
-            OutputError: It cannot be written; those that are there are left as they are.
-        """
-        path = self.write(_NAME.format(state.epoch), state)
-        self.written.append(path)
-        while len(self.written) > self.keep:
-            self.written.pop(0).unlink(missing_ok=True)
-        return path
-
-    def write(self, name: str, state: State) -> Path:
-        """Write a state, whole or not at all, in place of the file of that name if there is one.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        path = self.folder / name
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, *content(state, self.layers))
-            _sync(self.folder)
-        except OSError as error:
-            raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None
-        return path
-
-
-def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[str]]:
-    """Return the newest state that is whole, None if there is none, and a line on each newer one that is damaged.
-
-    Raises:
-        SpecError: It is of a network of other widths.
-        InputError: It cannot be read now, or another version of unilaunch wrote it: nothing is known of its content.
-    """
-    state: State | None = None
-    damaged: dict[Path, str] = {}
-    for path in _files(folder):
-        try:
-            state = load(path, layers)
-            break
-        except OSError as error:
-            _refuse_unreadable(path, error)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            damaged[path] = " ".join(str(error).split())
-    instead = "an older one is taken" if state else "and no older one is whole"
-    return state, [f"checkpoint {path} is damaged, {instead}: {why}" for path, why in damaged.items()]
-
-
-def model_file(folder: Path) -> Path:
-    """Return the model that a run has left: the best one, else the last one.
-
-    Raises:
-        InputError: There is none.
-    """
-    if BEST in _names(folder):
-        return folder / BEST
-    files = _files(folder)
-    if not files:
-        why = "no model" if folder.is_dir() else "no model: there is no such folder"
-        raise InputError(f"{folder}: {why}: a run with --no-save-model leaves none; expected {BEST} or {FINAL} in it")
-    return files[0]
-
-
-def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to go on with another training.
-
-    Raises:
-        SpecError: An option that decides the curve is not what it was, the data set has another content, or the
-            state has no moments.
-    """
-    if len(state.numbers) == 1:
-        raise SpecError(
-            f"--resume: the newest checkpoint in {folder} holds weights alone, without Adam's moments, as {BEST} does: "
-            "move it away; an older checkpoint is taken then"
-        )
-    for name in differing(decided, state.decided):
-        if name == _CONTENT:
-            raise SpecError(
-                f"--resume: the data set {decided.get(_DATASET)} has another content than when the checkpoints in "
-                f"{folder} were written: restore the data set and --normalize-features, or start anew with another "
-                "--checkpoint-dir"
-            )
-        raise SpecError(
-            f"--resume: the checkpoints in {folder} are of a training with {name}={state.decided.get(name)!r}, "
-            f"not {decided[name]!r}: take the same options, or another --checkpoint-dir"
-        )
-
-
-def check_best(folder: Path, decided: Mapping[str, Any], *, alone: bool) -> None:
-    """Refuse to overwrite the best model where no state is whole; beside a damaged one only another training's.
-
-    Raises:
-        SpecError: It would be overwritten.
-        InputError: It cannot be read, or is damaged.
-    """
-    if BEST not in _names(folder):
-        return
-    remedy = "which this run would overwrite: move it away, or take another --checkpoint-dir"
-    if alone:
-        raise SpecError(f"--resume: {folder} holds {BEST} alone, from which no training goes on, and {remedy}")
-    before = load_weights(folder / BEST)[1]["decided"]
-    for name in differing(decided, before):
-        raise SpecError(
-            f"--resume: {folder / BEST} is of another training (its {name} is {before.get(name)!r}, not "
-            f"{decided[name]!r}), {remedy}"
-        )
-
-
-def exist(folder: Path) -> bool:
-    """Return whether *folder* holds checkpoints or the best model of a run.
-
-    Raises:
-        InputError: The folder cannot be read.
-    """
-    return any(name in {FINAL, BEST} or _NAMES.fullmatch(name) for name in _names(folder))
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the checkpoints, newest first; what is being written, and a copy that a user made, has another name."""
-    names = (name for name in _names(folder) if name == FINAL or _NAMES.fullmatch(name))
-    found = {folder / name: _epoch_of(folder / name) for name in names}
-    return sorted(found, key=found.__getitem__, reverse=True)
-
-
-def _names(folder: Path) -> list[str]:
-    """Return the names of all files in a folder; of one that is not there none."""
-    try:
-        return os.listdir(folder)  # noqa: PTH208  (Path.glob finds nothing in a folder that it cannot read)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        _refuse_unreadable(folder, error)
-
-
-def _epoch_of(path: Path) -> tuple[int, bool]:
-    """Return what checkpoints are ordered by: their epoch, the final one behind an equal; damaged, it is the oldest."""
-    numbered = _NAMES.fullmatch(path.name)
-    if numbered:
-        return int(numbered[1]), True
-    try:
-        return epoch_of(path.read_bytes()), False
-    except OSError as error:
-        _refuse_unreadable(path, error)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return -1, False
-
-
-def _refuse_unreadable(path: Path, error: OSError) -> NoReturn:
-    """Stop: what cannot be read now may be whole, and going on without it would train the same epochs again.
-
-    Raises:
-        InputError: Always.
-    """
-    what = "checkpoint" if path.suffix else "checkpoints in"
-    raise InputError(
-        f"{what} {path} cannot be read: {error.strerror or error}: nothing was trained and nothing was removed; make "
-        "it readable (owner, mode, mount) and start again, or move it away"
-    ) from None
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {EINVAL, ENOTSUP}:  # file systems that sync no folder: of SMB, and some in user space
-            raise
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(slots=True)
@@ -648,3 +271,372 @@ class Keeper:
             except InputError as error:
                 warn(f"{error}: the best model so far is gone; only a lower validation loss makes another one")
         return state
+
+
+def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
+    """Return what decides the curve: a checkpoint is of one training only.
+
+    Args:
+        options: What the user chose.
+        seed: Seed of everything that is drawn.
+        part: This rank's part, which knows the task and the content of the data set.
+    """
+    directed = {} if options.conv == "gcn" else {DIRECTED: part.is_directed}
+    return {**chosen(options, seed), _CONTENT: part.data_sha256, TASK: part.task.value, **directed}
+
+
+def chosen(options: "GcnSpec", seed: int) -> dict[str, Any]:
+    """Return what decides the curve beside the data set: the user's options and the seed."""
+    told = options.to_json()
+    heads = {"heads": count_heads(options)} if options.conv == "gat" else {}
+    return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads}
+
+
+def differing(decided: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the names of what decides the curve and is not what it was before.
+
+    The name of the data set is not among them: its content decides, and may lie under any path.
+    """
+    return [name for name, value in decided.items() if name != _DATASET and before.get(name) != value]
+
+
+class Writer:
+    """Writes the checkpoints of one training. It removes only files of this training.
+
+    Args:
+        folder: Where the checkpoints are written. It is made if it is not there.
+        layers: The layers of the network.
+        keep: How many of this training's checkpoints are kept: the newest.
+    """
+
+    def __init__(self, folder: Path, layers: Sequence[Layer], keep: int) -> None:
+        self.folder, self.layers, self.keep = folder, layers, keep
+        self.written: list[Path] = []
+
+    def make_folder(self) -> None:
+        """Make the folder, and write and remove a file in it.
+
+        Raises:
+            InputError: That is not possible: no checkpoint could be written later.
+        """
+        probe = self.folder / f".probe.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise InputError(
+                f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}: choose another folder, or "
+                "--no-save-model"
+            ) from None
+
+    def resume(self, epoch: int) -> None:
+        """Count the checkpoints of the runs before, up to the epoch from which this run goes on, as this run's."""
+        numbers = (int(known[1]) for name in _names(self.folder) if (known := _NAMES.fullmatch(name)))
+        self.written = [self.folder / _NAME.format(number) for number in sorted(numbers) if number <= epoch]
+
+    def save(self, state: State) -> Path:
+        """Write a checkpoint, remove this training's oldest ones, and return the file.
+
+        Raises:
+            OutputError: It cannot be written; those that are there are left as they are.
+        """
+        path = self.write(_NAME.format(state.epoch), state)
+        self.written.append(path)
+        while len(self.written) > self.keep:
+            self.written.pop(0).unlink(missing_ok=True)
+        return path
+
+    def write(self, name: str, state: State) -> Path:
+        """Write a state, whole or not at all, in place of the file of that name if there is one.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        path = self.folder / name
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, *content(state, self.layers))
+            _sync(self.folder)
+        except OSError as error:
+            raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None
+        return path
+
+
+def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[str]]:
+    """Return the newest state that is whole, None if there is none, and a line on each newer one that is damaged.
+
+    Raises:
+        SpecError: It is of a network of other widths.
+        InputError: It cannot be read now, or another version of unilaunch wrote it: nothing is known of its content.
+    """
+    state: State | None = None
+    damaged: dict[Path, str] = {}
+    for path in _files(folder):
+        try:
+            state = load(path, layers)
+            break
+        except OSError as error:
+            _refuse_unreadable(path, error)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            damaged[path] = " ".join(str(error).split())
+    instead = "an older one is taken" if state else "and no older one is whole"
+    return state, [f"checkpoint {path} is damaged, {instead}: {why}" for path, why in damaged.items()]
+
+
+def model_file(folder: Path) -> Path:
+    """Return the model that a run has left: the best one, else the last one.
+
+    Raises:
+        InputError: There is none.
+    """
+    if BEST in _names(folder):
+        return folder / BEST
+    files = _files(folder)
+    if not files:
+        why = "no model" if folder.is_dir() else "no model: there is no such folder"
+        raise InputError(f"{folder}: {why}: a run with --no-save-model leaves none; expected {BEST} or {FINAL} in it")
+    return files[0]
+
+
+def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with another training.
+
+    Raises:
+        SpecError: An option that decides the curve is not what it was, the data set has another content, or the
+            state has no moments.
+    """
+    if len(state.numbers) == 1:
+        raise SpecError(
+            f"--resume: the newest checkpoint in {folder} holds weights alone, without Adam's moments, as {BEST} does: "
+            "move it away; an older checkpoint is taken then"
+        )
+    for name in differing(decided, state.decided):
+        if name == _CONTENT:
+            raise SpecError(
+                f"--resume: the data set {decided.get(_DATASET)} has another content than when the checkpoints in "
+                f"{folder} were written: restore the data set and --normalize-features, or start anew with another "
+                "--checkpoint-dir"
+            )
+        raise SpecError(
+            f"--resume: the checkpoints in {folder} are of a training with {name}={state.decided.get(name)!r}, "
+            f"not {decided[name]!r}: take the same options, or another --checkpoint-dir"
+        )
+
+
+def check_best(folder: Path, decided: Mapping[str, Any], *, alone: bool) -> None:
+    """Refuse to overwrite the best model where no state is whole; beside a damaged one only another training's.
+
+    Raises:
+        SpecError: It would be overwritten.
+        InputError: It cannot be read, or is damaged.
+    """
+    if BEST not in _names(folder):
+        return
+    remedy = "which this run would overwrite: move it away, or take another --checkpoint-dir"
+    if alone:
+        raise SpecError(f"--resume: {folder} holds {BEST} alone, from which no training goes on, and {remedy}")
+    before = load_weights(folder / BEST)[1]["decided"]
+    for name in differing(decided, before):
+        raise SpecError(
+            f"--resume: {folder / BEST} is of another training (its {name} is {before.get(name)!r}, not "
+            f"{decided[name]!r}), {remedy}"
+        )
+
+
+def exist(folder: Path) -> bool:
+    """Return whether *folder* holds checkpoints or the best model of a run.
+
+    Raises:
+        InputError: The folder cannot be read.
+    """
+    return any(name in {FINAL, BEST} or _NAMES.fullmatch(name) for name in _names(folder))
+
+
+def has_val_loss(evaluations: Sequence[Mapping[str, float | None]]) -> bool:
+    """Return whether one of the evaluations was of validation nodes."""
+    return any(one["val_loss"] is not None for one in evaluations)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the checkpoints, newest first; what is being written, and a copy that a user made, has another name."""
+    names = (name for name in _names(folder) if name == FINAL or _NAMES.fullmatch(name))
+    found = {folder / name: _epoch_of(folder / name) for name in names}
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of all files in a folder; of one that is not there none."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (Path.glob finds nothing in a folder that it cannot read)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        _refuse_unreadable(folder, error)
+
+
+def _epoch_of(path: Path) -> tuple[int, bool]:
+    """Return what checkpoints are ordered by: their epoch, the final one behind an equal; damaged, it is the oldest."""
+    numbered = _NAMES.fullmatch(path.name)
+    if numbered:
+        return int(numbered[1]), True
+    try:
+        return epoch_of(path.read_bytes()), False
+    except OSError as error:
+        _refuse_unreadable(path, error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1, False
+
+
+def _refuse_unreadable(path: Path, error: OSError) -> NoReturn:
+    """Stop: what cannot be read now may be whole, and going on without it would train the same epochs again.
+
+    Raises:
+        InputError: Always.
+    """
+    what = "checkpoint" if path.suffix else "checkpoints in"
+    raise InputError(
+        f"{what} {path} cannot be read: {error.strerror or error}: nothing was trained and nothing was removed; make "
+        "it readable (owner, mode, mount) and start again, or move it away"
+    ) from None
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {EINVAL, ENOTSUP}:  # file systems that sync no folder: of SMB, and some in user space
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def epoch_of(content: bytes) -> int:
+    """Return after how many epochs a file was written; ValueError, KeyError or TypeError if it is damaged."""
+    return int(json.loads(_metadata(content)[_HISTORY])["epoch"])
+
+
+def content(state: State, layers: Sequence[Layer]) -> list[bytes | memoryview]:
+    """Return a state as the content of a file in safetensors' format, in pieces.
+
+    The pieces are the arrays themselves: safetensors' own function makes three copies of them.
+    """
+    tensors = {name: np.ascontiguousarray(array) for name, array in _split(state.numbers, layers).items()}
+    history = {"epoch": state.epoch, "losses": list(state.losses), "evaluations": list(state.evaluations)}
+    history["counted"] = list(state.counted)
+    text = json.dumps({"format": FORMAT, **history, "decided": dict(state.decided)}, allow_nan=False)
+    header: dict[str, Any] = {"__metadata__": {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)}}
+    end = 0
+    for name, array in tensors.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": f"F{8 * array.itemsize}", "shape": array.shape, "data_offsets": (begin, end)}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % _ALIGNMENT)
+    return [len(head).to_bytes(8, "little"), head, *map(_memory, tensors.values())]
+
+
+def _memory(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of a contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def load(path: Path, layers: Sequence[Layer]) -> State:
+    """Return the state in a file.
+
+    Raises:
+        SpecError: It is of a network of other widths.
+        InputError: Another version of unilaunch wrote it.
+        OSError, ValueError, KeyError, TypeError, RecursionError: It cannot be read, or is damaged.
+    """
+    tensors, told = _read(path)
+    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
+    expected = {name: parameter.shape for name, parameter in _named(layers)}
+    if shapes != expected:
+        raise SpecError(
+            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
+        )
+    kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
+    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
+    return State(rows, int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], told["counted"])
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the tensors and the history in a file whose checksum is right."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    content = path.read_bytes()  # not mapped: where a disk fails, reading is an OSError and a mapping is SIGBUS
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    metadata = _metadata(content)
+    if _checksum(metadata[_HISTORY], tensors) != metadata.get(_CHECKSUM):
+        raise ValueError("its content is not what was written")
+    told = json.loads(metadata[_HISTORY])
+    if told["format"] != FORMAT:
+        raise InputError(
+            f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
+            f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
+        )
+    return tensors, told
+
+
+def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]]:
+    """Return the parameters in a checkpoint by name, and its history: evaluations, what decided its curve.
+
+    Raises:
+        InputError: It cannot be read, or is damaged.
+    """
+    try:
+        tensors, told = _read(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: damaged: {' '.join(str(error).split())}") from None
+    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told
+
+
+def parameter_names(layers: Sequence[Layer]) -> list[str]:
+    """Return the names of the parameters in a file, in the order of a network's weights."""
+    return [name for name, _ in _named(layers)]
+
+
+def _split(numbers: Sequence[Floats], layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
+    """Return each parameter, and its two moments, under its name and in its shape."""
+    tensors, begin = {}, 0
+    for name, parameter in _named(layers):
+        for row, what in zip(numbers, _ROWS, strict=False):  # without moments where only weights are kept
+            tensors[f"{name}{what}"] = row[begin : begin + parameter.size].reshape(parameter.shape)
+        begin += parameter.size
+    return tensors
+
+
+def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
+    return [
+        (f"layers.{depth}.{parameter.name}", parameter)
+        for depth, layer in enumerate(layers)
+        for parameter in layer.parameters
+    ]
+
+
+def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in sorted(shapes.items()))
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return the metadata of a safetensors file: eight bytes of the header's length, then the header as JSON."""
+    length = int.from_bytes(content[:8], "little")
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata
+
+
+def _checksum(history: str, tensors: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of all that a checkpoint says: its history, and each tensor's name, type, shape, numbers."""
+    digest = hashlib.sha256(history.encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(_memory(np.ascontiguousarray(array)))
+    return digest.hexdigest()

@@ -17,7 +17,7 @@ from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.dropout import MaskWords, entry_mask, mask_words
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
+from unilaunch_graph.kernels.portable import NOTHING, Epilogue, end
 from unilaunch_graph.partition.part import Part
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
 _COLUMNS, _DENSE_COLUMNS = 256, 32
-
-
 #: Rows of mapped features that are held while columns are taken.
 _ROWS = 8192
 

@@ -26,7 +26,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.exchange.wire import BFloat16, Exact
 from unilaunch_graph.kernels.choice import Kernels, Products, choose_products
-from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity
+from unilaunch_graph.kernels.portable import Epilogue, Nonlinearity
 from unilaunch_graph.operators.attention import Attention, AttentionCall
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.operators.edges import choose_edges

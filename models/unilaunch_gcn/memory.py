@@ -38,34 +38,20 @@ if TYPE_CHECKING:
 #: Bytes of the interpreter with the model's libraries and a framework: VmHWM after a training of 1,000 nodes, measured
 #: on Linux x86-64 with Python 3.11, torch 2.13.0+cpu and MindSpore 2.10.0. `unilaunch plan` measures it anew.
 FRAMEWORKS = {"torch": 250_000_000, "mindspore": 508_000_000}
-
-
 #: The same without a framework.
 _INTERPRETER = 70_000_000
-
-
 #: What the C library's heap takes for its arrays, whose places are not always filled without gaps.
 _HEAP = 1.05
-
-
 #: The same where torch makes the rows of a norm: at multiples of 64 bytes, so that the C library rarely puts one into
 #: the place of one that was freed. Measured: 1.7 to 3.2.
 _HEAP_OF_NORMS = 1.85
-
-
 #: The same where torch adds a bias, or a node's own row. Measured: 1.3 to 1.7, from run to run of one training: which
 #: gaps are left depends on the order in which the threads come (glibc's caches of each thread).
 _HEAP_OF_SUMS = 1.5
-
-
 #: The same of conv sage where the kernels in C multiply. Measured: 1.05 to 1.15.
 _HEAP_OF_OWN_ROWS = 1.2
-
-
 #: Edges from which on the kernels in C multiply, which drop out the features without a copy.
 _MANY_EDGES = 1 << 17
-
-
 #: Bytes of a number in the message of the all-reduce.
 _SUMMED = 8
 

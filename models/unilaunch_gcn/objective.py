@@ -226,8 +226,6 @@ def shown(metrics: Mapping[str, float | None], split: str) -> str | None:
 
 #: How each metric is shown: what stands before it, and its format.
 _SHOWN = {"accuracy": ("", ".1%"), "micro_f1": ("micro-F1 ", ".1%"), "mae": ("MAE ", ".4g"), "rmse": ("RMSE ", ".4g")}
-
-
 #: Rows whose losses are computed at a time.
 _ROWS = 1024
 

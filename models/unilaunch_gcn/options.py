@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: The default of `--hidden`.
 HIDDEN = 16
-
-
 #: Layers from which on one has its input added: one between the first and the last.
 _LAYERS_OF_RESIDUAL = 3
 

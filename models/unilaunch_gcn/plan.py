@@ -118,8 +118,6 @@ def _seconds(seconds: float | None) -> str:
 
 #: What is taken for messages where only one processor is there to measure them.
 _ASSUMED = (5e-6, 2e9)
-
-
 #: The rows between each two parts are counted: of so many parts in arrays of 134 MB.
 _MOST_PARTS = 4096
 

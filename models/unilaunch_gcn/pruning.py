@@ -34,7 +34,7 @@ from unilaunch_gcn.edges import HaloEdges
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.kernels.epilogue import IDENTITY, Epilogue, Nonlinearity
+from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.reach import Flags, has_flagged, is_pruned
 

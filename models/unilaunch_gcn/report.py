@@ -10,11 +10,7 @@ from unilaunch_graph.data.labels import Task
 
 #: Each task has some of them.
 _METRICS = {"accuracy": "accuracy", "micro_f1": "micro-F1", "mae": "mean absolute error", "rmse": "RMSE"}
-
-
 _FRACTIONS = {"accuracy", "micro_f1"}
-
-
 LAYOUT = ReportLayout(
     step="epoch",
     series="epochs.jsonl",

@@ -64,15 +64,9 @@ class DeviceAdam(Adam):
 
 #: Queues the work of a step; and what makes of it a function that queues the same work again.
 Work = Callable[[], None]
-
-
 Record = Callable[[Work], Work]
-
-
 #: Steps that run before one is recorded: kernels are compiled, and NCCL connects.
 WARM_UP = 3
-
-
 #: Of so many recorded steps one is waited for, so that its communication is measured: the next records its events anew.
 _MEASURED = 16
 

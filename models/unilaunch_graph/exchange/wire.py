@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Indices, Rows
-from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
+from unilaunch_graph.kernels.portable import from_bfloat16, to_bfloat16
 
 
 class Wire(Protocol):

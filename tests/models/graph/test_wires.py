@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
-from unilaunch_graph.kernels.rounding import to_bfloat16
+from unilaunch_graph.kernels.portable import to_bfloat16
 
 
 def _travel(wire: Any, rows: NDArray[Any]) -> NDArray[Any]:
