@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from unilaunch.rendezvous.mpi import MpiCollectives
-from unilaunch_gcn.edges import aggregation_over_halo
+from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact

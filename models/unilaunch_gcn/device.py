@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, Finish, edge_weights
-from unilaunch_gcn.edges import ColumnSwitch
+from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling, Finish, edge_weights
 from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.network import EPSILON, Network, Pass
 from unilaunch_gcn.objective import Objective, objective_of

@@ -10,8 +10,13 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.edges import ColumnSwitch, aggregation_over_columns, aggregation_over_halo, kernels_of
+from unilaunch_gcn.aggregation import (
+    Aggregation,
+    ColumnSwitch,
+    aggregation_over_columns,
+    aggregation_over_halo,
+    kernels_of,
+)
 from unilaunch_gcn.features import FirstLayer, HostFeatures, SparseFeatures
 from unilaunch_gcn.layers import Layer, Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.memory import keep_freed_memory

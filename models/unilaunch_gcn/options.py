@@ -6,7 +6,6 @@ Under `launch` a rank gets no spec, but values.
 from typing import TYPE_CHECKING
 
 from unilaunch.errors import InputError, SpecError
-from unilaunch_graph.data.labels import task_of
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec, TrainingSpec
@@ -171,6 +170,8 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
         InputError: There are no features, or no node is to train on; or as `refuse_negative_weights`.
         SpecError: The labels are for another task than the user named; or as `refuse_directed`.
     """
+    from unilaunch_graph.data.labels import task_of
+
     name, labels = options.dataset, graph.labels
     if not graph.num_features:
         raise InputError(

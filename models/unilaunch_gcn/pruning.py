@@ -29,8 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
-from unilaunch_gcn.edges import HaloEdges
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, HaloEdges
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange

@@ -119,7 +119,7 @@ def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.Monk
 def test_fused_layers_have_the_bits_of_their_steps(
     num_training: int, dropout: float, precision: Any, monkeypatch: pytest.MonkeyPatch, *, sparse: bool
 ) -> None:  # fmt: skip
-    """A layer as one step, and as the steps of `convolution`: the same gradients and logits, bit for bit."""
+    """A layer as one step, and as the steps of the general pass: the same gradients and logits, bit for bit."""
     monkeypatch.setattr(choice, "_MANY", 0)
     part = _part(sparse=sparse)
     part = replace(part, split=np.where(np.arange(40) < num_training, TRAIN, VAL))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.edges import aggregation_over_halo
+from unilaunch_gcn.aggregation import Aggregation, aggregation_over_halo
 from unilaunch_gcn.features import FirstLayer
 from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, plan_layers
 from unilaunch_gcn.spec import GcnSpec

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch_gcn.calibration import SilentCollectives
-from unilaunch_gcn.forecast import Machine, predict
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.plan import PlanCommand, _write
+from unilaunch_gcn.plan import Machine, PlanCommand, _write, predict
 from unilaunch_gcn.pruning import FlagExchange, reach
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TRAIN

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from graphs_by_hand import dense_a_hat, make_graph
+from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_gcn.calibration import SilentCollectives
-from unilaunch_gcn.edges import aggregation_over_halo
 from unilaunch_gcn.features import FirstLayer
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec

@@ -14,7 +14,7 @@ from graphs_by_hand import Cut, cut_graphs, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.edges import aggregation_over_halo
+from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors

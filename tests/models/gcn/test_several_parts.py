@@ -16,9 +16,14 @@ from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_g
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
+from unilaunch_gcn.aggregation import (
+    Aggregation,
+    ColumnSwitch,
+    DiagonalScaling,
+    aggregation_over_columns,
+    aggregation_over_halo,
+)
 from unilaunch_gcn.device import HaloEdges, device_network, edges_on_device
-from unilaunch_gcn.edges import ColumnSwitch, aggregation_over_columns, aggregation_over_halo
 from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_gcn.edges import aggregation_over_halo
+from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.data import diffusion
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
