@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 
 from mpirun import SHARED, verdict
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import host_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, count_decayed, plan_layers
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse

@@ -20,6 +20,7 @@ import torch
 
 from graphs import make_graph
 from mpirun import verdict
+from unilaunch_gcn.memory import keep_freed_memory
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.sources import open_dataset
@@ -28,7 +29,6 @@ from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators import fbgemm
-from unilaunch_graph.operators.malloc import keep_freed_memory
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

@@ -11,8 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_gcn.layers import Layer, Parameter
-from unilaunch_gcn.network import initial_weights, views
+from unilaunch_gcn.layers import Layer, Parameter, initial_weights, views
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.dropout import fill_mask, stream_keys
 

@@ -13,10 +13,10 @@ import numpy as np
 from mpi4py import MPI
 
 from unilaunch.rendezvous.mpi import MpiCollectives
+from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.store import load_part
 
 comm = MPI.COMM_WORLD

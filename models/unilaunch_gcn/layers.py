@@ -1,12 +1,16 @@
-"""The layers: their parts, the order of computation, and the number of exchanged columns."""
+"""The layers of a training, and the weights in them; which options decide them is in `options`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from unilaunch_gcn.options import count_heads
+from unilaunch_graph.arrays import Floats, FloatType
+from unilaunch_graph.dropout import stream_keys
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import TrainingSpec
@@ -117,3 +121,109 @@ def _parameters(
     if options.layer_norm and not is_last:
         found += [Parameter("norm_scale", (width_out,), "ones"), Parameter("norm_shift", (width_out,), "zeros")]
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEpoch:
+    """A forward pass of a training: with the dropout of this epoch, counted from 0."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A forward pass over all nodes, in which nothing is dropped."""
+
+
+#: What a forward pass is for.
+Mode = TrainingEpoch | Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """The layers and how they are trained.
+
+    Attributes:
+        layers: The layers.
+        dropout: Share of the input and of the hidden layers that is dropped in training.
+        seed: Seed of dropout and weights.
+        dtype: Type of weights and features.
+        conv: "gcn", "sage" or "gat".
+        is_bfloat16: Dense products and halo rows are rounded to bfloat16.
+    """
+
+    layers: Sequence[Layer]
+    dropout: float
+    seed: int
+    dtype: FloatType
+    conv: str = "gcn"
+    is_bfloat16: bool = False
+
+    @classmethod
+    def of(cls, options: "TrainingSpec", layers: Sequence[Layer], seed: int) -> "NetworkConfig":
+        """Return what the user chose."""
+        is_bfloat16 = options.precision == "bfloat16"
+        dtype: FloatType = np.dtype("float32" if is_bfloat16 else options.precision)
+        return cls(layers, options.dropout, seed, dtype, options.conv, is_bfloat16)
+
+    def drops(self, mode: Mode) -> bool:
+        """Return whether a forward pass drops anything out."""
+        return isinstance(mode, TrainingEpoch) and self.dropout > 0
+
+    def dropout_keys(self, mode: Mode, depth: int) -> tuple[int, int] | None:
+        """Return the keys of the dropout of the rows that enter layer *depth*; None: nothing is dropped."""
+        return stream_keys(self.seed, mode.number, depth) if isinstance(mode, TrainingEpoch) and self.dropout else None
+
+
+#: Weights that are drawn at a time.
+_DRAWN = 1 << 16
+
+
+def initial_weights(layers: Sequence[Layer], seed: int, dtype: FloatType) -> Floats:
+    """Return the same weights on every rank and framework: matrices as Glorot and Bengio (AISTATS 2010, equation 16).
+
+    Args:
+        layers: The layers.
+        seed: Seed of the weights.
+        dtype: Type of the weights, which are drawn in float64 and rounded.
+
+    Returns:
+        Each layer's parameters, one after the other, in one flat buffer. (num_weights,)
+    """
+    weights = np.empty(count_weights(layers), dtype)
+    for own, (depth, place, parameter) in zip(views(weights, layers), _places(layers), strict=True):
+        _start(own.reshape(-1), parameter, np.random.Philox(key=seed, counter=[0, 0, place, depth]))
+    return weights
+
+
+def _places(layers: Sequence[Layer]) -> Iterator[tuple[int, int, Parameter]]:
+    for depth, layer in enumerate(layers):
+        for place, parameter in enumerate(layer.parameters):
+            yield depth, place, parameter
+
+
+def _start(weights: Floats, parameter: Parameter, bits: np.random.BitGenerator) -> None:
+    """Write the first weights of a parameter, a part at a time: float64 of all would be twice as large as they are."""
+    if parameter.start != "glorot":
+        weights[:] = float(parameter.start == "ones")
+        return
+    bound, generator = np.sqrt(6.0 / sum(parameter.shape)), np.random.Generator(bits)
+    for begin in range(0, len(weights), _DRAWN):
+        part = weights[begin : begin + _DRAWN]
+        part[:] = (2.0 * generator.random(len(part)) - 1.0) * bound
+
+
+def views(flat: Any, layers: Sequence[Layer]) -> list[Any]:
+    """Return each layer's parameters within *flat*, on the same memory, one after the other."""
+    found, begin = [], 0
+    for layer in layers:
+        for parameter in layer.parameters:
+            found.append(flat[begin : begin + parameter.size].reshape(parameter.shape))
+            begin += parameter.size
+    return found
+
+
+def by_layer(arrays: Sequence[Any], layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """Return what `views` returns, or as many tensors, by layer and name."""
+    given = iter(arrays)
+    return [{parameter.name: next(given) for parameter in layer.parameters} for layer in layers]

@@ -1,6 +1,7 @@
-"""MindSpore's implementation of `Tensors`."""
+"""MindSpore's implementation of `Tensors`: it sees the weights only, and the tape differentiates what is between."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
@@ -12,23 +13,119 @@ from typing_extensions import override
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
-from unilaunch_graph.operators.tape import Recorded, Tape, call
 from unilaunch_mindspore.linear import Apply
 from unilaunch_mindspore.sparse import SparseMatrix
 
+#: From the gradient of a step's result to the gradients of its inputs.
+Backward = Callable[[Floats], Sequence[Floats]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """What a record knows of an array: its shape. The numbers are kept by the steps whose derivatives need them."""
+
+    shape: tuple[int, ...]
+
+
+class Tape:
+    """The steps of one computation, in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Variable, Sequence[Variable], Backward]] = []
+
+    def gradients(self, result: "Recorded", gradient: Floats, wanted: Sequence["Recorded"]) -> list[Floats]:
+        """Return the gradient of each wanted array from that of the result; a step's arrays are freed after it.
+
+        Args:
+            result: The last array.
+            gradient: Its gradient.
+            wanted: Arrays that steps were computed from.
+        """
+        gradients = {result.variable: gradient}
+        del gradient
+        while self.steps:
+            out, inputs, backward = self.steps.pop()
+            if out in gradients:
+                for variable, part in zip(inputs, backward(gradients.pop(out)), strict=True):
+                    summed = _summed(part, variable.shape)
+                    gradients[variable] = gradients[variable] + summed if variable in gradients else summed
+                    del part, summed  # else they would stay in memory while the next step works
+            del backward
+        return [gradients[array.variable] for array in wanted]
+
+
+class Recorded:
+    """An array whose steps are recorded.
+
+    Args:
+        array: The array.
+        tape: The record; None: without derivative.
+    """
+
+    def __init__(self, array: Floats, tape: Tape | None = None) -> None:
+        self.array, self.tape, self.variable = array, tape, Variable(array.shape)
+
+    def step(self, array: Floats, inputs: Sequence["Recorded"], backward: Backward) -> "Recorded":
+        """Return the result of a step from this array and others."""
+        out = Recorded(array, self.tape)
+        if self.tape:
+            self.tape.steps.append((out.variable, [array.variable for array in inputs], backward))
+        return out
+
+    def apply(self, operator: LinearOperator) -> "Recorded":
+        """Return operator @ rows."""
+        return self.step(operator.matmat(self.array), [self], lambda gradient: [operator.rmatmat(gradient)])
+
+    def mean(self) -> "Recorded":
+        """Return the mean of each row. (rows, 1)"""
+        shape = self.array.shape
+        mean: Floats = self.array.mean(axis=1, keepdims=True)
+        return self.step(mean, [self], lambda gradient: [np.broadcast_to(gradient / shape[1], shape)])
+
+    def __add__(self, other: "Recorded") -> "Recorded":
+        return self.step(self.array + other.array, [self, other], lambda gradient: [gradient, gradient])
+
+    def __sub__(self, other: "Recorded") -> "Recorded":
+        return self.step(self.array - other.array, [self, other], lambda gradient: [gradient, -gradient])
+
+    def __mul__(self, other: "Recorded") -> "Recorded":
+        one, two = self.array, other.array
+        return self.step(one * two, [self, other], lambda gradient: [gradient * two, gradient * one])
+
+    def __truediv__(self, other: "Recorded") -> "Recorded":
+        below, out = other.array, self.array / other.array
+        return self.step(out, [self, other], lambda gradient: [gradient / below, -gradient * out / below])
+
+    def __pow__(self, power: float) -> "Recorded":
+        base = self.array
+        return self.step(base**power, [self], lambda gradient: [gradient * power * base ** (power - 1)])
+
+
+def call(function: HostFunction, *inputs: Recorded) -> Recorded:
+    """Return a function of arrays that knows its derivative; the object is for this call alone."""
+    arrays = [each.array for each in inputs]
+    out = function.forward(arrays)
+    return inputs[0].step(out, inputs, lambda gradient: function.backward(arrays, out, gradient))
+
+
+def _summed(gradient: Floats, shape: tuple[int, ...]) -> Floats:
+    """Return the gradient of an array that numpy has repeated to the gradient's shape."""
+    if gradient.shape == shape:
+        return gradient
+    ahead = gradient.ndim - len(shape)
+    axes = tuple(axis for axis in range(gradient.ndim) if axis < ahead or shape[axis - ahead] == 1)
+    sums: Floats = gradient.sum(axis=axes, dtype=np.float64).astype(gradient.dtype)
+    return sums.reshape(shape)
+
 
 class _KnownGradient(nn.Cell):  # type: ignore[misc]
-    """A scalar of which the gradient by the logits is known."""
+    """A scalar of which the gradient by the scores is known."""
 
-    def __init__(self, gradient_of: Operation) -> None:
-        super().__init__()
-        self.gradient_of = gradient_of
+    def construct(self, scores: Tensor) -> Tensor:
+        self.gradient = self.gradient_of(scores)
+        return Tensor(0.0, scores.dtype)
 
-    def construct(self, logits: Tensor) -> Tensor:
-        self.gradient = self.gradient_of(logits)
-        return Tensor(0.0, logits.dtype)
-
-    def bprop(self, logits: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
+    def bprop(self, scores: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
         return (self.gradient,)
 
 
@@ -39,25 +136,50 @@ class _Network(nn.Cell):  # type: ignore[misc]
     copied to MindSpore's memory and back, which took a seventh of an epoch.
     """
 
-    def __init__(self, forward: Forward, gradient_of: Operation) -> None:
-        super().__init__()
-        self.forward, self.gradient_of = forward, gradient_of
-
     def construct(self, *parameters: Tensor) -> Tensor:
         self.record = Tape()
         self.wanted = [Recorded(parameter.asnumpy(), self.record) for parameter in parameters]
-        self.logits = self.forward(self.wanted)
-        self.gradient = self.gradient_of(self.logits)
+        self.scores = self.forward(self.wanted)
+        self.gradient = self.gradient_of(self.scores)
         return Tensor(0.0, parameters[0].dtype)
 
     def bprop(self, *_: Tensor) -> tuple[Tensor, ...]:
-        found = self.record.gradients(self.logits, self.gradient.array, self.wanted)
-        del self.record, self.logits, self.gradient, self.wanted  # an evaluation needs their memory
+        found = self.record.gradients(self.scores, self.gradient.array, self.wanted)
+        del self.record, self.scores, self.gradient, self.wanted  # an evaluation needs their memory
         return tuple(Tensor.from_numpy(np.ascontiguousarray(gradient)) for gradient in found)
+
+
+class _Derivative:
+    """MindSpore's derivative of a scalar by its parameters; it is made once, for any forward pass.
+
+    Args:
+        cell: What computes the scalar with the *forward* and *gradient_of* that it is given before each call.
+        scalar: The scalar, from the parameters.
+    """
+
+    def __init__(self, cell: nn.Cell, scalar: Callable[..., Tensor]) -> None:
+        self.cell, self.scalar = cell, scalar
+        self.functions: dict[int, Callable[..., Any]] = {}
+
+    def __call__(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the derivatives by each of the parameters."""
+        count = len(parameters)
+        if count not in self.functions:
+            self.functions[count] = ms.grad(self.scalar, tuple(range(count)))
+        self.cell.forward, self.cell.gradient_of = forward, gradient_of
+        try:
+            found = self.functions[count](*parameters)
+        finally:
+            del self.cell.forward, self.cell.gradient_of  # they hold the rows of the pass
+        return found if isinstance(found, tuple) else (found,)
 
 
 class MindSporeTensors(Tensors):
     """MindSpore on the host: it differentiates by the parameters, the steps between are numpy's."""
+
+    def __init__(self) -> None:
+        network = _Network()
+        self.derivative = _Derivative(network, network)
 
     @override
     def tensor(self, array: Any) -> Recorded:
@@ -81,23 +203,8 @@ class MindSporeTensors(Tensors):
         return call(function, *inputs)
 
     @override
-    def differentiate(
-        self, forward: Forward, gradient_of: Operation, num_parameters: int
-    ) -> Callable[[Sequence[Any]], Sequence[Tensor]]:
-        return _gradients(_Network(forward, gradient_of), num_parameters, Tensor.from_numpy)
-
-
-def _gradients(
-    scalar: Callable[..., Tensor], num_parameters: int, tensor: Operation
-) -> Callable[[Sequence[Any]], Sequence[Tensor]]:
-    """Return the function from the parameters' arrays to the derivatives of a scalar by each of them."""
-    function = ms.grad(scalar, tuple(range(num_parameters)))
-
-    def gradients(parameters: Sequence[Any]) -> Sequence[Tensor]:
-        found = function(*map(tensor, parameters))
-        return found if isinstance(found, tuple) else (found,)
-
-    return gradients
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Tensor]:
+        return self.derivative(forward, gradient_of, [Tensor.from_numpy(parameter) for parameter in parameters])
 
 
 class MindSporeDeviceTensors(DeviceTensors):
@@ -106,6 +213,11 @@ class MindSporeDeviceTensors(DeviceTensors):
     framework = "mindspore"
     numeric = ms.numpy
     summed = np.dtype(np.float32)  # HCCL has no float64
+
+    def __init__(self, *, is_bfloat16: bool = False) -> None:
+        super().__init__(is_bfloat16=is_bfloat16)
+        known = _KnownGradient()
+        self.derivative = _Derivative(known, lambda *parameters: known(known.forward(parameters)))
 
     @override
     def tensor(self, array: Any) -> Tensor:
@@ -140,11 +252,8 @@ class MindSporeDeviceTensors(DeviceTensors):
         raise NotImplementedError(f"{type(function).__name__} is a function of host arrays")
 
     @override
-    def differentiate(
-        self, forward: Forward, gradient_of: Operation, num_parameters: int
-    ) -> Callable[[Sequence[Any]], Sequence[Tensor]]:
-        known = _KnownGradient(gradient_of)
-        return _gradients(lambda *parameters: known(forward(parameters)), num_parameters, self.tensor)
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Tensor]:
+        return self.derivative(forward, gradient_of, [self.tensor(parameter) for parameter in parameters])
 
     @override
     def concatenate(self, arrays: list[Tensor], axis: int) -> Tensor:

@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.errors import SpecError
 from unilaunch.interfaces.agreement import alike
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch_gcn.options import refuse_options, takes_edges_as_given, told_of_edges
+from unilaunch_gcn.options import refuse_options, refuse_parts, takes_edges_as_given, told_of_edges
 
 if TYPE_CHECKING:
     from unilaunch.interfaces.report_layout import ReportLayout
@@ -45,19 +44,15 @@ class GcnModel(Model):
 
     @override
     def check(self, options: "GcnSpec", world_size: int) -> None:
-        if options.num_parts not in {None, world_size}:
-            raise SpecError(
-                f"--num-parts {options.num_parts} with {world_size} rank{'s' * (world_size != 1)}: each rank trains "
-                f"one part; start {options.num_parts} ranks (mpirun -n {options.num_parts}), or leave --num-parts out"
-            )
+        refuse_parts(options, world_size)
         refuse_options(options)
 
     @override
     def modules(self, backend: str) -> Sequence[str]:
         own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
         common = (
-            "loguru", "platformdirs", "unilaunch_gcn.memory_check", "unilaunch_gcn.summary", "unilaunch_gcn.trainable",
-            "unilaunch_gcn.training", "unilaunch_graph.partition.preparation",
+            "loguru", "platformdirs", "unilaunch_gcn.memory", "unilaunch_gcn.report", "unilaunch_gcn.training",
+            "unilaunch_graph.partition.preparation",
         )  # fmt: skip
         return (*common, own[backend]) if backend in own else common
 
@@ -85,8 +80,8 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
-        from unilaunch_gcn.memory_check import refuse_part
-        from unilaunch_gcn.trainable import refuse_on_device
+        from unilaunch_gcn.memory import refuse_part
+        from unilaunch_gcn.options import refuse_on_device
         from unilaunch_graph.partition.preparation import prepare_part
 
         device = session.placement.device
@@ -103,10 +98,10 @@ class GcnModel(Model):
     def run(
         self, options: "GcnSpec", prepared: "Part", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
-        from unilaunch_gcn.summary import show
+        from unilaunch_gcn.report import show
         from unilaunch_gcn.training import Training
 
-        training = Training.start(options, prepared, session, framework)
+        training = Training(options, prepared, session, framework)
         training.run()
         if options.save_predictions:
             training.save_predictions(session.output.root / PREDICTIONS)
@@ -117,22 +112,17 @@ class GcnModel(Model):
 
 
 def _refuse_to_train(options: "GcnSpec", session: Session, graph: "Graph | Part") -> None:
-    """Refuse a graph that the options cannot train on.
+    """Refuse a graph that the options cannot train on, or that needs more memory than this host has.
 
     Raises:
-        SpecError: There is no validation loss to wait for; or as `refuse_untrainable` and `refuse_graph`.
-        InputError: As `refuse_untrainable`.
+        SpecError, InputError: As `refuse_untrainable`, `refuse_no_validation` and `refuse_graph`.
     """
-    from unilaunch_gcn.memory_check import refuse_graph
-    from unilaunch_gcn.trainable import refuse_untrainable
+    from unilaunch_gcn.memory import refuse_graph
+    from unilaunch_gcn.options import refuse_no_validation, refuse_untrainable
     from unilaunch_graph.data.graph import Graph
 
     device = session.placement.device
     refuse_untrainable(options, graph, device)
+    refuse_no_validation(options, graph)
     if isinstance(graph, Graph) and device == "cpu":
         refuse_graph(options, graph, session)
-    if options.patience is not None and not graph.split_sizes[1]:
-        raise SpecError(
-            f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation loss "
-            "to wait for: leave --patience out, or give the data set a validation split"
-        )

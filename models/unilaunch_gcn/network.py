@@ -1,62 +1,26 @@
-"""The GCN of one rank: it maps weights to gradient and scores. The rest of the training uses no tensors."""
+"""The GCN of one rank, on any framework: its forward pass, its gradient, and the steps of a training."""
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Any, Protocol
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch.json_value import JsonValue
-from unilaunch_gcn.convolution import EPSILON, Operations, outputs
-from unilaunch_gcn.layers import Layer, Parameter, count_decayed, count_weights
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.layers import Evaluation, Layer, Mode, NetworkConfig, by_layer, count_decayed, views
+from unilaunch_gcn.objective import Objective
 from unilaunch_gcn.tensors import Operation, Tensors
-from unilaunch_graph.arrays import Floats, FloatType, HostFunction
+from unilaunch_graph.arrays import Floats
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import Objective
-from unilaunch_graph.training.steps import Steps
 
-#: Weights that are drawn at a time.
-_DRAWN = 1 << 16
-
-
-def initial_weights(layers: Sequence[Layer], seed: int, dtype: FloatType) -> Floats:
-    """Return the same weights on every rank and framework: matrices as Glorot and Bengio (AISTATS 2010, equation 16).
-
-    Args:
-        layers: The layers.
-        seed: Seed of the weights.
-        dtype: Type of the weights, which are drawn in float64 and rounded.
-
-    Returns:
-        Each layer's parameters, one after the other, in one flat buffer. (num_weights,)
-    """
-    weights = np.empty(count_weights(layers), dtype)
-    for own, (depth, place, parameter) in zip(views(weights, layers), _places(layers), strict=True):
-        _start(own.reshape(-1), parameter, np.random.Philox(key=seed, counter=[0, 0, place, depth]))
-    return weights
-
-
-def _places(layers: Sequence[Layer]) -> Iterator[tuple[int, int, Parameter]]:
-    for depth, layer in enumerate(layers):
-        for place, parameter in enumerate(layer.parameters):
-            yield depth, place, parameter
-
-
-def _start(weights: Floats, parameter: Parameter, bits: np.random.BitGenerator) -> None:
-    """Write the first weights of a parameter, a part at a time: float64 of all would be twice as large as they are."""
-    if parameter.start != "glorot":
-        weights[:] = float(parameter.start == "ones")
-        return
-    bound, generator = np.sqrt(6.0 / sum(parameter.shape)), np.random.Generator(bits)
-    for begin in range(0, len(weights), _DRAWN):
-        part = weights[begin : begin + _DRAWN]
-        part[:] = (2.0 * generator.random(len(part)) - 1.0) * bound
+#: What keeps the norm from dividing by zero, as in both frameworks' LayerNorm.
+EPSILON = 1e-5
 
 
 class Network(ABC):
@@ -71,42 +35,17 @@ class Network(ABC):
         part: This rank's part.
         objective: The loss and its metrics.
         tensors: The framework.
-        aggregate: A_hat over all parts; of attention: owned rows to owned and halo rows.
     """
 
     flat: Any
 
-    def __init__(
-        self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors, aggregate: LinearOperator
-    ) -> None:
-        self.config, self.layers, self.part, self.objective, self.tensors = (
-            config,
-            config.layers,
-            part,
-            objective,
-            tensors,
-        )
-        self.aggregate: Operation = tensors.operation(aggregate)
-        self.epoch: int | None = None
-        count = sum(len(layer.parameters) for layer in self.layers)
-        self.gradients = tensors.differentiate(self._forward, self._gradient_of, count)
+    def __init__(self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors) -> None:
+        self.config, self.layers, self.part = config, config.layers, part
+        self.objective, self.tensors = objective, tensors
 
-    def adam(self, lr: float, decay: float) -> Adam:
-        """Return an optimiser of the weights.
-
-        Args:
-            lr: Step size.
-            decay: L2 factor.
-        """
-        return Adam(self.flat, self.flat * 0.0, lr, decay, count_decayed(self.layers))
-
-    def steps(self, adam: Adam, collectives: Collectives, meter: Meter) -> Steps:
-        """Return the steps of a training."""
-        return Steps(self, adam, collectives, meter)
-
-    def figures(self) -> dict[str, JsonValue]:
-        """Return what only this kind of network can say of a training, for `result.json`."""
-        return {}
+    @abstractmethod
+    def forward(self, mode: Mode) -> "Pass":
+        """Return a forward pass; all ranks must call it."""
 
     @abstractmethod
     def gradient(self, epoch: int) -> Any:
@@ -126,8 +65,45 @@ class Network(ABC):
 
     def logits(self) -> Floats:
         """Return the owned rows of the last layer, without dropout. (num_owned, num_classes)"""
-        self.epoch = None
-        return self.tensors.array(self.tensors.scores(self._forward, views(self.flat, self.layers)))
+        return self.tensors.array(self._evaluated())
+
+    def outputs(self, weights: Sequence[Any]) -> Iterator[Any]:
+        """Yield each layer's output in an evaluation, as a tensor; all ranks must take all of them.
+
+        Args:
+            weights: The parameters as tensors, as `views` orders them.
+        """
+        return outputs(self.layers, by_layer(weights, self.layers), self.forward(Evaluation()))
+
+    def _evaluated(self) -> Any:
+        scores = partial(self._scores, self.forward(Evaluation()))
+        return self.tensors.scores(scores, views(self.flat, self.layers))
+
+    def _gradients(self, mode: Mode, gradient_of: Operation) -> Sequence[Any]:
+        """Return the derivatives of the loss by each parameter, from *gradient_of* the scores."""
+        scores = partial(self._scores, self.forward(mode))
+        return self.tensors.gradients(scores, gradient_of, views(self.flat, self.layers))
+
+    def _scores(self, run: "Pass", weights: Sequence[Any]) -> Any:
+        """Return the output of the last layer, as a tensor, from the parameters as tensors."""
+        return deque(outputs(self.layers, by_layer(weights, self.layers), run), maxlen=1).pop()
+
+    def adam(self, lr: float, decay: float) -> Adam:
+        """Return an optimiser of the weights.
+
+        Args:
+            lr: Step size.
+            decay: L2 factor.
+        """
+        return Adam(self.flat, self.flat * 0.0, lr, decay, count_decayed(self.layers))
+
+    def steps(self, adam: Adam, collectives: Collectives, meter: Meter) -> "Steps":
+        """Return the steps of a training."""
+        return Steps(self, adam, collectives, meter)
+
+    def figures(self) -> dict[str, JsonValue]:
+        """Return what only this kind of network can say of a training, for `result.json`."""
+        return {}
 
     def weights(self) -> list[Floats]:
         """Return a copy of each parameter, as `views` orders them."""
@@ -146,66 +122,182 @@ class Network(ABC):
         """Return *numbers* as a buffer that the collectives take, and `local` takes back."""
         return numbers
 
-    @property
-    def _dropout_epoch(self) -> int | None:
-        """The epoch whose dropout is used; None of an evaluation, and where nothing is dropped."""
-        return self.epoch if self.config.dropout else None
 
-    def _forward(self, weights: Sequence[Any]) -> Any:
-        """Return the scores of the owned nodes, as tensors, from the parameters as tensors."""
-        return deque(self.outputs(weights), maxlen=1).pop()
+class Pass(ABC):
+    """One forward pass: what the ranks do together in it, its dropout, and the framework's arithmetic.
 
-    def outputs(self, weights: Sequence[Any]) -> Iterator[Any]:
-        """Yield each layer's output as a tensor; all ranks must take all of them.
+    In a training epoch a layer has the rows that the loss reaches, in an evaluation those of all owned nodes.
 
-        Args:
-            weights: The parameters as tensors, as `views` orders them.
-        """
-        weighted, own = self._first_layer()
-        operation = self.tensors.operation
-        epsilon = self.tensors.tensor(np.full((1, 1), EPSILON, self.config.dtype))
-        operations = Operations(
-            self._aggregation, self._leaving, self._attention, operation(weighted), operation(own), epsilon
-        )
-        drop = None if self._dropout_epoch is None else self._dropped
-        return outputs(self.layers, by_layer(weights, self.layers), operations, drop, self.tensors)
+    Args:
+        layers: The layers.
+        features: What the first layer's *weight* is multiplied by: X, or A_hat X, as the layer's order says; and its
+            *self_weight*: X, the rows that leave the layer.
+        tensors: The framework.
+        epsilon: What keeps a norm from dividing by zero, in the type of the weights: MindSpore rounds a plain number to
+            float32. (1, 1)
+    """
 
-    def _aggregation(self, depth: int) -> Operation:  # noqa: ARG002  (a pruned layer has its own)
-        """Return A_hat of a layer: rows that enter it to rows that leave it."""
-        return self.aggregate
+    def __init__(
+        self, layers: Sequence[Layer], features: tuple[LinearOperator, LinearOperator], tensors: Tensors, epsilon: Any
+    ) -> None:
+        self.layers, self.features, self.tensors, self.epsilon = layers, features, tensors, epsilon
+        self.weighted, self.own = (tensors.operation(operator) for operator in features)
 
-    def _leaving(self, depth: int, rows: Any) -> Any:  # noqa: ARG002
-        """Return the rows that leave a layer, of the rows that enter it."""
+    @abstractmethod
+    def aggregate(self, depth: int, rows: Any) -> Any:
+        """Return A_hat of a layer times the rows that enter it; of attention: owned rows to owned and halo rows."""
+
+    def leaving(self, depth: int, rows: Any) -> Any:  # noqa: ARG002  (all but where training leaves rows out)
+        """Return the rows of the nodes that leave a layer, of the rows that enter it."""
         return rows
 
-    def _attention(self, depth: int) -> HostFunction:
-        """Return the attention of a layer; `refuse_on_device` refuses it elsewhere."""
+    def attend(self, depth: int, rows: Any, own: Mapping[str, Any]) -> Any:
+        """Return the attention of a layer over owned and halo rows; `options.refuse_on_device` refuses it elsewhere."""
         raise NotImplementedError(f"{type(self).__name__} has no attention")
 
     @abstractmethod
-    def _first_layer(self) -> tuple[Any, Any]:
-        """Return the operators of the first layer, as `FirstLayer.operators`."""
+    def product(self, rows: Any, weight: Any) -> Any:
+        """Return rows @ weight, in the precision of the training."""
 
     @abstractmethod
-    def _dropped(self, depth: int, rows: Any, *, relu: bool) -> Any:
-        """Return the rows that enter a layer, dropped out; after ReLU if *relu* is true."""
+    def activated(self, depth: int, rows: Any) -> Any:
+        """Return the rows behind a layer's nonlinearity: ReLU, behind attention elu."""
 
     @abstractmethod
-    def _gradient_of(self, logits: Any) -> Any:
-        """Return the derivative of the loss by the logits, and note the loss."""
+    def dropped(self, depth: int, rows: Any) -> Any:
+        """Return the rows that enter layer *depth*, dropped out in training."""
+
+    def entering(self, depth: int, rows: Any) -> Any:
+        """Return the rows that enter layer *depth*: ReLU of *rows*, dropped out in training."""
+        return self.dropped(depth, self.activated(depth - 1, rows))
+
+    def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
+        """Return A_hat H W + H W_self + b of a layer. (rows that leave the layer, width_out)
+
+        Args:
+            depth: Which layer.
+            own: Its parameters, by name.
+            entering: H; None in the first layer, which has the features.
+        """
+        layer = self.layers[depth]
+        if layer.order == "product first":
+            product = self.weighted(own["weight"]) if entering is None else self.product(entering, own["weight"])
+            out = self.aggregate(depth, product)
+        elif entering is None:
+            out = self.weighted(own["weight"])
+        else:
+            out = self.product(self.aggregate(depth, entering), own["weight"])
+        if layer.heads:
+            out = self.attend(depth, out, own)
+        if "self_weight" in own:
+            itself = own["self_weight"]
+            out = out + (self.own(itself) if entering is None else self.product(self.leaving(depth, entering), itself))
+        return out + own["bias"] if "bias" in own else out
+
+    def entering_sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
+        """Return what `entering` makes of `sums`, for the next layer; a device makes both at once."""
+        return self.entering(depth + 1, self.sums(depth, own, entering))
 
 
-def views(flat: Any, layers: Sequence[Layer]) -> list[Any]:
-    """Return each layer's parameters within *flat*, on the same memory, one after the other."""
-    found, begin = [], 0
-    for layer in layers:
-        for parameter in layer.parameters:
-            found.append(flat[begin : begin + parameter.size].reshape(parameter.shape))
-            begin += parameter.size
-    return found
+def outputs(layers: Sequence[Layer], weights: Sequence[Mapping[str, Any]], run: Pass) -> Iterator[Any]:
+    """Yield each layer's output; the last one's are the scores. (rows that leave the layer, width_out)
+
+    In training it may be dropped out already, for the next layer: then dropout is one step with ReLU.
+
+    Args:
+        layers: The layers.
+        weights: Each layer's, by the names of its parameters.
+        run: The forward pass.
+    """
+    entering = rows = None
+    keeps_rows = any(layer.is_residual or layer.heads for layer in layers)
+    for depth, (layer, own) in enumerate(zip(layers, weights, strict=True)):
+        if layer.is_last:
+            yield run.sums(depth, own, entering)
+            return
+        if not keeps_rows and "norm_scale" not in own:
+            entering = run.entering_sums(depth, own, entering)
+            yield entering
+            continue
+        out = run.sums(depth, own, entering)
+        if "norm_scale" in own:
+            out = normalise(out, run.epsilon, run.tensors) * own["norm_scale"] + own["norm_shift"]
+        if not keeps_rows:
+            entering = run.entering(depth + 1, out)
+            yield entering
+            continue
+        out = run.activated(depth, out)
+        rows = out + run.leaving(depth, rows) if layer.is_residual else out
+        yield rows
+        entering = run.dropped(depth + 1, rows)
 
 
-def by_layer(arrays: Sequence[Any], layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """Return what `views` returns, or as many tensors, by layer and name."""
-    given = iter(arrays)
-    return [{parameter.name: next(given) for parameter in layer.parameters} for layer in layers]
+def normalise(rows: Any, epsilon: Any, use: Tensors) -> Any:
+    """Layer normalisation of Ba, Kiros and Hinton (2016): each row has mean 0 and variance 1."""
+    centred = rows - use.mean(rows)
+    return centred / (use.mean(centred * centred) + epsilon) ** 0.5
+
+
+class HasGradient(Protocol):
+    """A network, as steps know it."""
+
+    def gradient(self, epoch: int) -> Any:
+        """Return this rank's share of the loss, a zero, and its share of the gradient. (2 + num_weights,)"""
+
+    def local(self, gradient: Any) -> Any:
+        """Return a summed gradient as Adam takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What a step has shown, on all ranks alike but for the last two.
+
+    Attributes:
+        loss: The loss before the step.
+        is_stop_asked: Some rank was asked to stop before or in the step.
+        communication: Seconds in which this rank waited for others.
+        received: Bytes of halo rows that arrived.
+    """
+
+    loss: float
+    is_stop_asked: bool
+    communication: float
+    received: int
+
+
+class Steps:
+    """Steps that the host waits for, one by one.
+
+    Args:
+        network: The network.
+        adam: The optimiser of its weights.
+        collectives: The ranks' collectives, on buffers of the kind that `Network.gradient` returns.
+        meter: Counts bytes and waiting.
+    """
+
+    def __init__(self, network: HasGradient, adam: Adam, collectives: Collectives, meter: Meter) -> None:
+        self.network, self.adam, self.collectives, self.meter = network, adam, collectives, meter
+
+    def take(self, epoch: int, *, stop: bool) -> list[StepFigures]:
+        """Take a step, and return the figures of the steps that have ended since the last call.
+
+        Args:
+            epoch: Which epoch's dropout.
+            stop: This rank was asked to stop; all ranks learn of it in the same step.
+        """
+        with self.meter.trace.span("forward and backward"):
+            gradient = self.network.gradient(epoch)
+        if stop:
+            gradient[1] = 1.0  # travels with the gradient
+        with self.meter.communication("all-reduce"):
+            self.collectives.all_reduce(gradient)
+        summed = self.network.local(gradient)
+        loss, is_stop_asked = float(summed[0]), float(summed[1]) > 0
+        if isfinite(loss):  # else the weights that have led to it stay: they tell in which layer
+            with self.meter.trace.span("optimizer"):
+                self.adam.step(summed[2:])
+        return [StepFigures(loss, is_stop_asked, *self.meter.read())]
+
+    def finish(self) -> list[StepFigures]:
+        """Wait for the steps that have not ended, and return their figures."""
+        return []

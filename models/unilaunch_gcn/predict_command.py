@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 #: What decides the training, but not how its weights are applied; a model names its precision.
-_OF_TRAINING = {"seed", "lr", "weight_decay", "dropout", "halo", "precision"}
+_OF_TRAINING = {"seed", "lr", "weight_decay", "dropout", "precision"}
 
 
 class PredictSpec(Spec):
@@ -47,10 +47,8 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import BEST, DIRECTED, model_file
-        from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
-        from unilaunch_gcn.options import takes_edges_as_given
-        from unilaunch_gcn.trainable import refuse_negative_weights
+        from unilaunch_gcn.checkpoint import BEST, DIRECTED, has_val_loss, load_weights, model_file
+        from unilaunch_gcn.options import refuse_negative_weights, takes_edges_as_given
         from unilaunch_graph.aside import refuse_no_file
 
         refuse_no_file(options.output, "--output ")
@@ -67,8 +65,7 @@ class PredictCommand(Command):
         from unilaunch_graph.loading import part_of
 
         member = join("cpu")
-        is_older = trained.conv == "sage" and DIRECTED not in decided  # then sage made every graph symmetric
-        as_given = takes_edges_as_given(trained) and not is_older
+        as_given = takes_edges_as_given(trained)
         part = part_of(member, trained, as_given=as_given, check=partial(refuse_negative_weights, trained))
         if not options.dataset and part.data_sha256 != decided["data_sha256"]:
             raise InputError(
@@ -96,7 +93,8 @@ def _trained(options: PredictSpec) -> "tuple[GcnSpec, int]":
     changed = {name: value for name in ("dataset", "data_dir") if (value := getattr(options, name)) is not None}
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
-        told = _where_it_ran(spec["options"], Path(spec.get("started_in", "")))  # before 0.3 not there
+        options_then = {name: value for name, value in spec["options"].items() if name not in GcnSpec.gone}
+        told = _where_it_ran(options_then, Path(spec.get("started_in", "")))  # before 0.3 not there
         if options.dataset and told["normalize_features"] is None:  # else the other name would decide
             changed["normalize_features"] = told["dataset"] in WORDS
         return GcnSpec.model_validate({**told, **changed}), int(spec["seed"])
@@ -174,17 +172,14 @@ def _predict(
 ) -> None:
     import numpy as np
 
-    from unilaunch_gcn.build import host_problem
-    from unilaunch_gcn.checkpoint_file import parameter_names
-    from unilaunch_gcn.host_network import HostNetwork
-    from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.network import views
-    from unilaunch_gcn.network_config import NetworkConfig
+    from unilaunch_gcn.checkpoint import parameter_names
+    from unilaunch_gcn.host import HostNetwork, host_problem
+    from unilaunch_gcn.layers import NetworkConfig, plan_layers, views
     from unilaunch_gcn.prediction import HostArrays, infer, predictions
     from unilaunch_graph.exchange.gather import save_rows
     from unilaunch_graph.exchange.meter import Meter
 
-    exact = trained.model_copy(update={"halo": "exact", "dropout": 0.5})  # with dropout no layer is made ahead
+    exact = trained.model_copy(update={"dropout": 0.5})  # with dropout no layer is made ahead
     config = NetworkConfig.of(exact, plan_layers(exact, part.num_features, part.num_classes), 0)
     collectives = member.collectives()
     network = HostNetwork(host_problem(collectives, member.placement.threads, config, part, Meter()), HostArrays())

@@ -1,6 +1,6 @@
 """Scores, classes and embeddings of all nodes from a trained model: by numpy, layer after layer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.network import views
+from unilaunch_gcn.host import HostNetwork
+from unilaunch_gcn.layers import views
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction, Rows
 from unilaunch_graph.data.labels import predicted_classes
@@ -28,11 +28,6 @@ class HostArrays(Tensors):
         return tensor
 
     @override
-    def relu(self, rows: Floats) -> Floats:
-        relu: Floats = np.maximum(rows, 0, out=rows)
-        return relu
-
-    @override
     def mean(self, rows: Floats) -> Floats:
         mean: Floats = rows.mean(axis=1, keepdims=True)
         return mean
@@ -46,13 +41,8 @@ class HostArrays(Tensors):
         return function.forward(inputs)
 
     @override
-    def differentiate(
-        self, forward: Forward, gradient_of: Operation, num_parameters: int
-    ) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        def refuse(_: Sequence[Any]) -> Sequence[Any]:
-            raise NotImplementedError("numpy has no derivatives")
-
-        return refuse
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Any]:
+        raise NotImplementedError("numpy has no derivatives")
 
 
 def infer(network: HostNetwork) -> Iterator[Rows]:

@@ -1,23 +1,13 @@
 """The options of the GCN and its data."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from unilaunch_gcn.options import HIDDEN
 from unilaunch_graph.spec import DataSpec
-
-#: P has at most eight zeros behind the point: 1 - P must be less than 1 in float64.
-_HALO = re.compile(r"exact|stale|int8|sample:(0?\.0{0,8}[1-9]\d*|1(\.0*)?)")
-
-
-def _check_halo(halo: str) -> str:
-    if not _HALO.fullmatch(halo):
-        raise ValueError("exact, stale, int8, or sample:P with P from 1e-9 to 1 (sample:0.1)")
-    return halo
 
 
 class TrainingSpec(DataSpec):
@@ -32,6 +22,10 @@ class TrainingSpec(DataSpec):
         "n_heads": "heads", "wd": "weight_decay", "l2": "weight_decay", "early_stopping": "patience",
         "eval_steps": "eval_every", "dtype": "precision",
     }  # fmt: skip
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "halo": "halo rows are exact, and fewer bytes than int8 had; leave it out, or give --precision bfloat16"
+    }
 
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, le=1000, description="number of graph convolutions")
@@ -65,10 +59,6 @@ class TrainingSpec(DataSpec):
     )
     task: Literal["classes", "multilabel", "regression"] | None = Field(
         default=None, description="what is predicted of a node; default: what the form of the labels says"
-    )
-    halo: Annotated[str, AfterValidator(_check_halo)] = Field(
-        default="exact",
-        description="exact; or, not exact: sample:P of the halo rows, stale rows of the last epoch, or rows in int8",
     )
     precision: Literal["float32", "float64", "bfloat16"] = Field(
         default="float32",

@@ -11,10 +11,8 @@ from typing_extensions import override
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
+from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
-from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.functions import Activation, Product
-from unilaunch_graph.operators.masks import Masks
 
 #: Rows in, rows out, differentiable.
 Operation = Callable[[Any], Any]
@@ -22,22 +20,44 @@ Operation = Callable[[Any], Any]
 Forward = Callable[[Sequence[Any]], Any]
 
 
-class Tensors(ABC):
-    """A framework on the host. A backend of a third party that has the six abstract methods can train the GCN.
-
-    Attributes:
-        host_kernels: What computes ReLU on the host: the network's.
-        host_products: What computes products on the host: the network's.
+class Masks:
+    """Dropout masks that are made on the host.
 
     Args:
-        is_bfloat16: Products are rounded to bfloat16.
+        tensor: Returns an array as a tensor of the device.
+        dropout: Share that is dropped.
+        seed: Seed of the training.
+        nodes: Global ids of the owned nodes.
+        dtype: Type of the masks.
     """
 
-    host_kernels: Kernels
-    host_products: Products
+    def __init__(
+        self, tensor: Callable[[Any], Any], dropout: float, seed: int, nodes: NDArray[np.int64], dtype: FloatType
+    ) -> None:
+        self.tensor, self.dropout, self.seed, self.nodes, self.dtype = tensor, dropout, seed, nodes, dtype
 
-    def __init__(self, *, is_bfloat16: bool = False) -> None:
-        self.is_bfloat16 = is_bfloat16
+    def rows(self, epoch: int, depth: int, width: int) -> Any:
+        """Return the mask of the owned rows that enter layer *depth*. (num_owned, width)"""
+        out = np.empty((len(self.nodes), width), self.dtype)
+        fill_mask(out, self.nodes, stream_keys(self.seed, epoch, depth), self.dropout)
+        return self.tensor(out)
+
+    def of_entries(self, rows: NDArray[Any], columns: NDArray[Any], width: int) -> Callable[[int], Any]:  # noqa: ARG002
+        """Return the first layer's mask at single features, as a function of the epoch.
+
+        Args:
+            rows: Local row of each entry. (entries,)
+            columns: Column of each entry. (entries,)
+            width: Columns of the features.
+        """
+        nodes = self.nodes[rows]
+        return lambda epoch: self.tensor(
+            entry_mask(nodes, columns, stream_keys(self.seed, epoch, 0), self.dropout, self.dtype)
+        )
+
+
+class Tensors(ABC):
+    """A framework on the host. A backend of a third party that has the six abstract methods can train the GCN."""
 
     @abstractmethod
     def tensor(self, array: Floats) -> Any:
@@ -46,14 +66,6 @@ class Tensors(ABC):
     @abstractmethod
     def array(self, tensor: Any) -> Floats:
         """Return a tensor as an array of the host."""
-
-    def product(self, rows: Any, weight: Any) -> Any:
-        """Return rows @ weight, in the precision of the training."""
-        return self.call(Product(self.host_products), rows, weight)
-
-    def relu(self, rows: Any) -> Any:
-        """Return max(0, rows)."""
-        return self.call(Activation(self.host_kernels), rows)
 
     @abstractmethod
     def mean(self, rows: Any) -> Any:
@@ -68,15 +80,13 @@ class Tensors(ABC):
         """Return a function of tensors in the host's memory, differentiable by each of them."""
 
     @abstractmethod
-    def differentiate(
-        self, forward: Forward, gradient_of: Operation, num_parameters: int
-    ) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """Return a function from the parameters' arrays to the derivatives of a scalar by each of them.
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Any]:
+        """Return the derivatives of a scalar by each of the parameters.
 
         Args:
-            forward: From the parameters to the scores.
+            forward: From the parameters as tensors to the scores.
             gradient_of: From the scores, without derivative, to the scalar's derivative by them.
-            num_parameters: How many parameters there are.
+            parameters: The parameters as arrays.
         """
 
     def scores(self, forward: Forward, parameters: Sequence[Any]) -> Any:
@@ -91,11 +101,25 @@ class DeviceTensors(Tensors, DeviceArrays):
         framework: "torch" or "mindspore".
         numeric: The framework's functions under numpy's names.
         summed: Type of what is summed over ranks.
+
+    Args:
+        is_bfloat16: Products are rounded to bfloat16.
     """
 
     framework: str
     numeric: Any
     summed: np.dtype[Any]
+
+    def __init__(self, *, is_bfloat16: bool = False) -> None:
+        self.is_bfloat16 = is_bfloat16
+
+    @abstractmethod
+    def product(self, rows: Any, weight: Any) -> Any:
+        """Return rows @ weight, in the precision of the training."""
+
+    @abstractmethod
+    def relu(self, rows: Any) -> Any:
+        """Return max(0, rows)."""
 
     @override
     def pack(self, rows: Any, places: Any, factors: Any = None) -> Any:

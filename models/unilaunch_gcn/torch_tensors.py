@@ -1,6 +1,6 @@
 """PyTorch's implementation of `Tensors`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -56,16 +56,11 @@ class TorchTensors(Tensors):
         return call(function, *inputs)
 
     @override
-    def differentiate(
-        self, forward: Forward, gradient_of: Operation, num_parameters: int
-    ) -> Callable[[Sequence[Any]], Sequence[torch.Tensor]]:
-        def gradients(parameters: Sequence[Any]) -> Sequence[torch.Tensor]:
-            tensors = [self.tensor(parameter).detach().requires_grad_() for parameter in parameters]
-            logits = forward(tensors)
-            known = _KnownGradient.apply(logits, gradient_of(logits.detach()))  # type: ignore[no-untyped-call]
-            return torch.autograd.grad(known, tensors)
-
-        return gradients
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[torch.Tensor]:
+        tensors = [self.tensor(parameter).detach().requires_grad_() for parameter in parameters]
+        scores = forward(tensors)
+        known = _KnownGradient.apply(scores, gradient_of(scores.detach()))  # type: ignore[no-untyped-call]
+        return torch.autograd.grad(known, tensors)
 
     @override
     def scores(self, forward: Forward, parameters: Sequence[Any]) -> torch.Tensor:

@@ -1,117 +1,72 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
-from unilaunch.errors import StoppedError
-from unilaunch.interfaces.backend import Collectives
+from unilaunch.errors import DivergedError, SpecError, StoppedError
+from unilaunch.interfaces.backend import Backend, Collectives, Placement
 from unilaunch.interfaces.model import Framework, Session
 from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
-from unilaunch_gcn.build import load_network
-from unilaunch_gcn.divergence import LOSS, FiniteCheck
-from unilaunch_gcn.keeping import History, Keeper
-from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network import Network
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.checkpoint import Keeper
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, training_problem
+from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
+from unilaunch_gcn.memory import peak_memory
+from unilaunch_gcn.network import Network, StepFigures
+from unilaunch_gcn.objective import SPLITS, shown
 from unilaunch_gcn.prediction import predictions
-from unilaunch_gcn.series import Series
+from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.peak import peak_memory
-from unilaunch_graph.training.objective import SPLITS, shown
-from unilaunch_graph.training.steps import StepFigures, Steps
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_gcn.spec import GcnSpec, TrainingSpec
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0
+#: Seconds between two writes of the epochs' figures.
+_PAUSE = 1.0
 
 
-@dataclass(slots=True)
 class Training:
-    """A training: what it works on, and what its epochs leave.
+    """A training: its parts, built from what the user chose; then its epochs. All ranks must make the same calls.
 
-    Attributes:
+    Args:
         options: What the user chose.
-        session: This rank.
-        collectives: The data path between the ranks.
-        network: The network in its framework.
         part: This rank's part.
-        meter: Counts bytes and waiting.
-        adam: The optimiser of the network's weights.
-        steps: The steps.
-        setup_bytes: Halo bytes that arrived before the first epoch.
-        series: Each epoch's figures, on disk.
-        keeper: Keeps checkpoints and models.
-        history: Losses and evaluations.
-        finite: Ends a training whose numbers are not finite.
-        stopped: Some rank was asked to stop, before or in the last step.
-        begins: When each step in flight was begun, by `time.perf_counter`.
-        ended: When the last step that has ended did so.
+        session: This rank.
+        framework: The framework, and the data path between the ranks.
     """
 
-    options: "GcnSpec"
-    session: Session
-    collectives: Collectives
-    network: Network
-    part: Part
-    meter: Meter
-    adam: Adam
-    steps: Steps
-    setup_bytes: int
-    series: Series
-    keeper: Keeper
-    history: History
-    finite: FiniteCheck
-    epoch_seconds: list[float] = field(default_factory=list)
-    communication: list[float] = field(default_factory=list)
-    bytes_per_epoch: int = 0
-    stopped: bool = False
-    said: float = field(default_factory=time.perf_counter)
-    begins: deque[float] = field(default_factory=deque)
-    ended: float = 0.0
-
-    @classmethod
-    def start(cls, options: "GcnSpec", part: Part, session: Session, framework: Framework) -> "Training":
-        """Build the network and its optimiser; all ranks must call it."""
-        layers = plan_layers(options, part.num_features, part.num_classes)
-        config = NetworkConfig.of(options, layers, session.seed)
+    def __init__(self, options: "GcnSpec", part: Part, session: Session, framework: Framework) -> None:
+        self.options, self.part, self.session = options, part, session
+        config = NetworkConfig.of(options, plan_layers(options, part.num_features, part.num_classes), session.seed)
         trace = Trace(session.world.rank, session.world.host, kept=options.trace)
         meter = Meter(trace)
         with session.together("build network"), trace.span("build network"):
-            network = load_network(framework, session.placement, config, part, meter)
-        adam = network.adam(options.lr, options.weight_decay)
+            self.network = load_network(framework, session.placement, config, part, meter)
+        adam = self.network.adam(options.lr, options.weight_decay)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
-        keeper = Keeper(options, session, network, adam, part)
-        history = keeper.start(framework.collectives)
+        self.keeper = Keeper(options, session, self.network, adam, part)
+        self.history = self.keeper.start(framework.collectives)
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
-        return cls(
-            options,
-            session,
-            framework.collectives,
-            network,
-            part,
-            meter,
-            adam,
-            network.steps(adam, framework.collectives, meter),
-            meter.read()[1],
-            Series(session.output.rank_dir / "epochs.jsonl"),
-            keeper,
-            history,
-            FiniteCheck(options, network, adam, framework.collectives),
-        )
+        self.steps = self.network.steps(adam, framework.collectives, meter)
+        self.finite = FiniteCheck(options, self.network, adam, framework.collectives)
+        self.setup_bytes = meter.read()[1]
+        self.epochs = Epochs(session.output.rank_dir / "epochs.jsonl")
 
     @property
     def losses(self) -> list[float]:
@@ -137,32 +92,27 @@ class Training:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
                 self._train()
         finally:
-            self.series.write()
+            self.epochs.write()
 
     def _train(self) -> None:
-        trace = self.meter.trace
-        every = self.options.checkpoint_every
-        for epoch in range(len(self.losses), self.options.epochs):
-            if self._out_of_patience():
-                self.session.log.say(f"the end: no lower validation loss in {self.options.patience} evaluations")
+        options, trace = self.options, self.steps.meter.trace
+        every = options.checkpoint_every
+        for epoch in range(len(self.losses), options.epochs):
+            if options.patience is not None and self.history.waited >= options.patience:
+                self.session.log.say(f"the end: no lower validation loss in {options.patience} evaluations")
                 break
-            self._tell(epoch)
+            self.session.progress(self.epochs.step(epoch, options.epochs, self.losses))
             with trace.span(f"epoch {epoch + 1}"):
-                self._step(epoch)
-            last = epoch + 1 == self.options.epochs
-            if last or (epoch + 1) % self.options.eval_every == 0:
+                self.epochs.begin()
+                self._note(self.steps.take(epoch, stop=self.session.stop_asked()))
+            last = epoch + 1 == options.epochs
+            if last or (epoch + 1) % options.eval_every == 0:
                 self._evaluate()
             self._say(last=last)
             if every and (epoch + 1) % every == 0:
                 self._save()
-            if self.stopped and not last:
-                self._finish_steps()
-                self.finite.weights(len(self.losses))
-                folder = self.keeper.stop(self.history)
-                raise StoppedError(
-                    f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in {folder}: "
-                    "go on with --resume"
-                )
+            if self.epochs.is_stop_asked and not last:
+                self._stop()
         if not self.evaluations or self.evaluations[-1]["epoch"] != len(self.losses):
             self._evaluate()
         if every and self.keeper.saved < len(self.losses):
@@ -170,50 +120,43 @@ class Training:
         self.keeper.finish(self.history)
         trace.write(self.session.output.rank_dir / "trace.json", self.session.log.logger.warning)
 
-    def _tell(self, epoch: int) -> None:
-        """Note the epoch that begins, with the last one's figures."""
-        has_last = bool(self.epoch_seconds)  # of this start
-        values = {"loss": self.losses[-1]} if has_last else {}
-        busy = self.epoch_seconds[-1] - self.communication[-1] if has_last else None
-        received = self.bytes_per_epoch if has_last else 0
-        self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy, received))
-
-    def _step(self, epoch: int) -> None:
-        self.begins.append(time.perf_counter())
-        for figures in self.steps.take(epoch, stop=self.session.stop_asked()):
-            self._note(figures)
+    def _note(self, ended: Sequence[StepFigures]) -> None:
+        """Note what the steps that have ended have shown."""
+        for figures in ended:
+            self.finite.loss(LOSS, figures.loss, len(self.losses) + 1)
+            self.losses.append(figures.loss)
+            self.epochs.add(len(self.losses), figures)
 
     def _finish_steps(self) -> None:
-        """Wait for the steps in flight, so that the recorded values agree with the weights."""
-        for figures in self.steps.finish():
-            self._note(figures)
-
-    def _note(self, figures: StepFigures) -> None:
-        """Note what a step has shown. A queued step took the time since it was queued, or the one before ended."""
-        now = time.perf_counter()
-        seconds, self.ended = now - max(self.begins.popleft(), self.ended), now
-        self.finite.loss(LOSS, figures.loss, len(self.losses) + 1)
-        self.losses.append(figures.loss)
-        self.epoch_seconds.append(seconds)
-        self.communication.append(figures.communication)
-        self.bytes_per_epoch = figures.received
-        self.stopped = self.stopped or figures.is_stop_asked
-        self.series.add(len(self.losses), figures.loss, seconds, figures.communication, figures.received)
+        """Wait for the steps in flight, so that the recorded values agree with the weights, which must be finite."""
+        self._note(self.steps.finish())
+        self.finite.weights(len(self.losses))
 
     def _save(self) -> None:
         self._finish_steps()
-        self.finite.weights(len(self.losses))
-        with self.meter.trace.span("checkpoint"):
+        with self.steps.meter.trace.span("checkpoint"):
             self.keeper.save(self.history)
+
+    def _stop(self) -> NoReturn:
+        """End a training that the user has stopped, with a checkpoint.
+
+        Raises:
+            StoppedError: Always.
+        """
+        self._finish_steps()
+        folder = self.keeper.stop(self.history)
+        raise StoppedError(
+            f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in {folder}: "
+            "go on with --resume"
+        )
 
     def _evaluate(self) -> None:
         """Measure the network after the epochs so far; of a split without nodes there is nothing to measure: None."""
         self._finish_steps()
-        self.finite.weights(len(self.losses))
-        with self.meter.trace.span("evaluation"):
+        with self.steps.meter.trace.span("evaluation"):
             counts = self.network.evaluate()
-            self.collectives.all_reduce(counts)
-        self.meter.read()
+            self.steps.collectives.all_reduce(counts)
+        self.steps.meter.read()
         epoch = len(self.losses)
         summed = self.network.host(self.network.local(counts)).astype(np.float64)
         self.finite.loss("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
@@ -223,24 +166,17 @@ class Training:
         if is_lowest:
             self.keeper.keep_best(self.history)
 
-    def _out_of_patience(self) -> bool:
-        """Count as a single run does: a run before may have ended between two evaluations, with one of its own."""
-        return self.options.patience is not None and self.history.waited >= self.options.patience
-
     def _say(self, *, last: bool) -> None:
-        now = time.perf_counter()
-        first = len(self.epoch_seconds) == 1  # of this start
-        if first or last or now - self.said >= _PROGRESS:
-            self.said = now
+        if self.epochs.is_time_to_say() or last:
             quality = shown(self.evaluations[-1], "val") if self.evaluations else None
             accuracy = "" if quality is None else f", val {quality}"
             progress = f"epoch {len(self.losses)}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
-            self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
+            self.session.log.say(f"{progress}{accuracy}, {self.epochs.seconds[-1]:.4f} s")
 
     def save_predictions(self, path: Path) -> None:
         """Write what the network says of every node after the last epoch; all ranks must call it."""
         on_host = self.session.placement.device == "cpu"
-        collectives = self.collectives if on_host else self.session.peers.collectives()
+        collectives = self.steps.collectives if on_host else self.session.peers.collectives()
         arrays = predictions(self.part, self.network.logits())
         save_rows(path, self.part, arrays, collectives)
 
@@ -248,7 +184,7 @@ class Training:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
         ranks = cast("list[Mapping[str, Any]]", self.session.peers.share(self._own_figures()))
         slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"] or 0.0)
-        is_trained = bool(self.epoch_seconds)  # in this start
+        is_trained = bool(self.epochs.seconds)  # in this start
         final = self.evaluations[-1]
         return {
             "dataset": self.options.dataset,
@@ -273,15 +209,230 @@ class Training:
             "owned": self.part.num_owned,
             "halo": self.part.num_halo,
             "training_nodes": int((self.part.split == TRAIN).sum()),
-            "bytes_per_epoch": self.bytes_per_epoch if self.epoch_seconds else None,
             "setup_bytes": self.setup_bytes,
-            "seconds_per_epoch": _median(self.epoch_seconds),
-            "communication_seconds": _median(self.communication),
+            **self.epochs.figures(),
             "peak_memory_bytes": peak_memory(),
             **self.network.figures(),
+        }
+
+
+class Epochs:
+    """The figures of each epoch of this start, in memory and in a file, one JSON line each.
+
+    The file is written now and then: an epoch is to cost microseconds here.
+
+    Attributes:
+        seconds: What each epoch took.
+        communication: Seconds of each in which this rank communicated.
+        received: Bytes of halo rows that arrived in the last one.
+        is_stop_asked: Some rank was asked to stop.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds: list[float] = []
+        self.communication: list[float] = []
+        self.received, self.is_stop_asked = 0, False
+        self._begins: deque[float] = deque()  # of each step in flight
+        self._ended = 0.0
+        self._lines: list[str] = []
+        self._said = self._written = time.perf_counter()
+
+    def begin(self) -> None:
+        """Note that a step begins."""
+        self._begins.append(time.perf_counter())
+
+    def add(self, epoch: int, figures: StepFigures) -> None:
+        """Add an epoch. A queued step took the time since it was queued, or the one before ended.
+
+        Args:
+            epoch: Its number, from 1.
+            figures: What its step has shown.
+        """
+        now = time.perf_counter()
+        seconds, self._ended = now - max(self._begins.popleft(), self._ended), now
+        self.seconds.append(seconds)
+        self.communication.append(figures.communication)
+        self.received = figures.received
+        self.is_stop_asked = self.is_stop_asked or figures.is_stop_asked
+        self._lines.append(
+            f'{{"epoch": {epoch}, "time": {time.time():.3f}, "loss": {figures.loss!r}, "seconds": {seconds:.6f}, '
+            f'"communication": {figures.communication:.6f}, "bytes": {figures.received}}}\n'
+        )
+        if now - self._written > _PAUSE:
+            self.write()
+
+    def write(self) -> None:
+        """Write what has been added; a training can do without it if the disk is full."""
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(self._lines))
+        self._lines.clear()
+        self._written = time.perf_counter()
+
+    def step(self, epoch: int, epochs: int, losses: Sequence[float]) -> Step:
+        """Return the progress of a training whose *epoch* of *epochs* begins, with the last one's figures."""
+        if not self.seconds:
+            return Step("epoch", epoch + 1, epochs, {}, None, 0)
+        busy = self.seconds[-1] - self.communication[-1]
+        return Step("epoch", epoch + 1, epochs, {"loss": losses[-1]}, busy, self.received)
+
+    def is_time_to_say(self) -> bool:
+        """Return whether a line of progress is due: after the first epoch, then now and then."""
+        now = time.perf_counter()
+        is_due = len(self.seconds) == 1 or now - self._said >= _PROGRESS
+        self._said = now if is_due else self._said
+        return is_due
+
+    def figures(self) -> dict[str, JsonValue]:
+        """Return the medians for `result.json`; None if nothing was trained."""
+        return {
+            "bytes_per_epoch": self.received if self.seconds else None,
+            "seconds_per_epoch": _median(self.seconds),
+            "communication_seconds": _median(self.communication),
         }
 
 
 def _median(seconds: Sequence[float]) -> float | None:
     """Return the median but for the first epoch, which allocates and warms up; None if nothing was trained."""
     return float(np.median(seconds[1:] or seconds)) if seconds else None
+
+
+def load_network(
+    framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
+) -> Network:
+    """Return the network of the framework on this rank's device; all ranks must call it.
+
+    Raises:
+        SpecError: The framework has no GCN on this device.
+    """
+    tensors = _tensors(framework.backend, placement, config)
+    if isinstance(tensors, DeviceTensors):
+        return device_network(config, part, tensors, framework.collectives, meter)
+    return HostNetwork(training_problem(framework.collectives, placement.threads, config, part, meter), tensors)
+
+
+def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> Tensors:
+    """Return the framework: ours for torch and mindspore, or what another backend brings for the GCN on cpu."""
+    name, device, is_bfloat16 = backend.name, placement.device, config.is_bfloat16
+    if name == "torch":
+        if device == "cpu":
+            from unilaunch_gcn.torch_tensors import TorchTensors
+
+            return TorchTensors()
+        from unilaunch_gcn.torch_device import TorchDeviceTensors
+
+        return TorchDeviceTensors(str(placement), is_bfloat16=is_bfloat16)
+    if name == "mindspore" and device != "cuda":
+        from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
+
+        return MindSporeTensors() if device == "cpu" else MindSporeDeviceTensors(is_bfloat16=is_bfloat16)
+    make_tensors = backend.network("gcn")
+    if make_tensors and device == "cpu":
+        tensors: Tensors = make_tensors(config)
+        return tensors
+    raise SpecError(
+        f"--backend {name} --device {device}: the model gcn runs on torch (cpu, cuda, npu), on "
+        "mindspore (cpu, npu; on cuda MindSpore has no variable all-to-all), and on cpu on any other backend with a "
+        "network for it"
+    )
+
+
+LOSS = "loss of all ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class FiniteCheck:
+    """Ends a training that has left the finite numbers: nothing after it would mean anything.
+
+    All ranks must make the same calls. They have the same losses and weights, so they agree without a message. The
+    layer is looked for only when a number is not finite.
+
+    Attributes:
+        options: What the user chose.
+        network: The network.
+        adam: The optimiser of its weights.
+        collectives: The data path between the ranks.
+    """
+
+    options: "TrainingSpec"
+    network: Network
+    adam: Adam
+    collectives: Collectives
+
+    def loss(self, name: str, value: float, epoch: int) -> None:
+        """Check a loss, whose *name* the message says.
+
+        Raises:
+            DivergedError: *value* is not a finite number.
+        """
+        if not math.isfinite(value):
+            raise self._error(name, value, epoch, first_infinite(self.network, self.collectives))
+
+    def weights(self, epoch: int) -> None:
+        """Check the weights, and Adam's second moment: where that is infinite, weights stay finite and never change.
+
+        Raises:
+            DivergedError: One of the numbers is not finite.
+        """
+        for name, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
+            value = max(float(numbers.max()), -float(numbers.min()))  # no array as large as the weights
+            if not math.isfinite(value):
+                layers = _infinite_layers(self.network, numbers)
+                raise self._error(f"largest {name}", value, epoch, f"in {_layer(layers[0], self.network)}")
+
+    def _error(self, name: str, value: float, epoch: int, place: str) -> DivergedError:
+        cause = f"--lr {self.options.lr:g} is too high: take a lower one"
+        if epoch == 1 and name == LOSS:  # no step was taken yet
+            cause = "the features are too large: scale them"
+        wider = {"bfloat16": ", or --precision float32", "float32": ", or --precision float64", "float64": ""}
+        return DivergedError(
+            f"epoch {epoch}: the {name} is {value:g}, not a finite number: the training has diverged {place}, probably "
+            f"because {cause}{wider[self.options.precision]}"
+        )
+
+
+def first_infinite(network: Network, collectives: Collectives) -> str:
+    """Return the first layer whose weights or output are not finite, in words. All ranks must call this.
+
+    Outputs are those of an evaluation, without dropout. A GPU's steps are queued ahead, so its weights may be those
+    after the step: then the weights of every layer are not finite, and no layer is named.
+    """
+    of_weights = _infinite_layers(network, network.flat)
+    of_outputs = _infinite_outputs(network, collectives)
+    if len(of_weights) == len(network.layers) > 1:
+        return "in the weights of all layers"
+    if of_weights and (not of_outputs or of_weights[0] <= of_outputs[0]):
+        return f"in the weights of {_layer(of_weights[0], network)}"
+    if of_outputs:
+        return f"in the output of {_layer(of_outputs[0], network)}"
+    return "behind the last layer: without dropout its output is finite"
+
+
+def _infinite_layers(network: Network, flat: Any) -> list[int]:
+    """Return the layers with a number in *flat*, a buffer of the network's kind, that is not finite."""
+    layers = by_layer(views(network.host(flat), network.layers), network.layers)
+    return [depth for depth, own in enumerate(layers) if not all(np.isfinite(array).all() for array in own.values())]
+
+
+def _infinite_outputs(network: Network, collectives: Collectives) -> list[int]:
+    """Return the layers whose output is not finite on some rank."""
+    counts: list[int] = []
+    zero = network.tensors.tensor(np.zeros((1, 1), network.config.dtype))
+
+    def look(weights: Sequence[Any]) -> Any:
+        for rows in network.outputs(weights):
+            numbers = network.tensors.array(rows + zero)  # numpy has no bfloat16, and a sum with float32 is float32
+            counts.append(int(np.count_nonzero(~np.isfinite(numbers))))
+        return rows
+
+    network.tensors.scores(look, views(network.flat, network.layers))
+    shared = network.shared(np.array(counts, np.float64))
+    collectives.all_reduce(shared)
+    return [int(depth) for depth in np.flatnonzero(network.host(network.local(shared)))]
+
+
+def _layer(depth: int, network: Network) -> str:
+    return f"layer {depth + 1} of {len(network.layers)}"

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import device_network, host_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import count_decayed, plan_layers
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, count_decayed, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
-from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter
@@ -48,7 +47,7 @@ def _train(
     spec = GcnSpec.model_validate({"hidden": 16, **options})
     layers = plan_layers(spec, part.num_features, part.num_classes)
     config = NetworkConfig.of(spec, layers, seed)
-    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), make(is_bfloat16=config.is_bfloat16))
+    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), make())
     adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
     losses = []
     for epoch in range(epochs):

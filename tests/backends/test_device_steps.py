@@ -16,21 +16,19 @@ from typing_extensions import override
 
 from graphs_by_hand import make_graph
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import device_network, host_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
+from unilaunch_gcn.network import StepFigures
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device_network import TorchDeviceNetwork
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
+from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork, Work, record_cuda_graph
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.steps import StepFigures
-from unilaunch_graph.training.torch_steps import DeviceSteps, Work, record_cuda_graph
 from unilaunch_torch.events import EventWatch
 
 #: Operations whose result's shape or value the host must know: on a GPU it would wait for them.

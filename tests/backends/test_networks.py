@@ -18,25 +18,20 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn import host_network
-from unilaunch_gcn.build import device_network, host_problem, training_problem
-from unilaunch_gcn.device_network import DeviceNetwork
-from unilaunch_gcn.fused_layers import can_fuse
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn import host as host_module
+from unilaunch_gcn.device import DeviceNetwork, HaloEdges, device_network
+from unilaunch_gcn.host import HostNetwork, can_fuse, host_problem, training_problem
+from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
-from unilaunch_gcn.network import Network, by_layer
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import SparseFeatures, TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
-from unilaunch_graph.operators.device import HaloEdges
-from unilaunch_graph.operators.torch_features import SparseFeatures
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
@@ -124,7 +119,7 @@ def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.Monk
 def test_fused_layers_have_the_bits_of_their_steps(
     num_training: int, dropout: float, precision: Any, monkeypatch: pytest.MonkeyPatch, *, sparse: bool
 ) -> None:  # fmt: skip
-    """A layer as one step, and as the steps of `convolution`: the same gradients and logits, bit for bit."""
+    """A layer as one step, and as the steps of the general pass: the same gradients and logits, bit for bit."""
     monkeypatch.setattr(choice, "_MANY", 0)
     part = _part(sparse=sparse)
     part = replace(part, split=np.where(np.arange(40) < num_training, TRAIN, VAL))
@@ -135,11 +130,11 @@ def test_fused_layers_have_the_bits_of_their_steps(
     for tensors in (TorchTensors, MindSporeTensors):
         problem = training_problem(Alone(), 1, config, part, Meter())
         assert bool(problem.pruned) == (num_training == 2)
-        fused, plain = (HostNetwork(problem, tensors(is_bfloat16=config.is_bfloat16)) for _ in range(2))
+        fused, plain = (HostNetwork(problem, tensors()) for _ in range(2))
         for epoch in (0, 7):
             expected = [fused.gradient(epoch), fused.logits()]
             with monkeypatch.context() as patched:
-                patched.setattr(host_network, "can_fuse", called.append)  # which returns None
+                patched.setattr(host_module, "can_fuse", called.append)  # which returns None
                 found = [plain.gradient(epoch), plain.logits()]
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(one, other)

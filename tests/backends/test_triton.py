@@ -16,8 +16,8 @@ from triton.compiler import ASTSource
 
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
-from unilaunch_graph.operators import triton_kernels
+from unilaunch_gcn import triton_kernels
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 
 TESTS = Path(__file__).parents[1]
 

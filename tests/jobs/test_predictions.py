@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.numpy import load, save_file
 
 from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish
-from unilaunch_gcn import checkpoint_file
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
 
@@ -82,19 +80,8 @@ def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path:
         assert np.abs(of_run["scores"] - labels)[test].mean() == pytest.approx(result["test_mae"], rel=1e-5)
 
 
-def _as_older_versions_wrote(file: Path) -> None:
-    """Remove from a checkpoint what older versions did not write: whether edges kept their directions."""
-    content = file.read_bytes()
-    tensors, metadata = load(content), checkpoint_file._metadata(content)
-    history = json.loads(metadata[checkpoint_file._HISTORY])
-    del history["decided"]["directed_edges"]
-    text = json.dumps(history)
-    checksum = checkpoint_file._checksum(text, tensors)
-    save_file(tensors, file, {checkpoint_file._HISTORY: text, checkpoint_file._CHECKSUM: checksum})
-
-
 def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> None:
-    """An older model was trained on a symmetric graph; a spec with other --edges than the model's is refused.
+    """A spec with other --edges than the model's is refused.
 
     So is a graph with a negative weight, of which there is no mean.
     """
@@ -115,10 +102,6 @@ def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> No
         job = alone(["-m", "unilaunch", "predict", "log_output", *options], tmp_path)
         assert (job.returncode, len(job.refusals())) == (2, 1)
         assert words in job.refusals()[0]
-    _as_older_versions_wrote(root / "checkpoints" / "final.safetensors")
-    alone(["-m", "unilaunch", "predict", "log_output", "--output", "out.npz"], tmp_path).check()
-    of_run, found = _read(root / "predictions.npz"), _read(tmp_path / "out.npz")
-    np.testing.assert_allclose(found["scores"], of_run["scores"], rtol=0, atol=1e-5)
 
 
 def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -323,6 +323,9 @@ def make_task(
         spec = validate(kind, values, sources)
         return Task(spec, target, None, None, plugins.backends_of_program(spec.backend, here=here))
     model = plugins.models()[target.name]
+    for field in [field for field in values if field in model.spec.gone]:
+        say(f"{sources[field]} is ignored: {model.spec.gone[field]}")
+    values = {field: value for field, value in values.items() if field not in model.spec.gone}
     spec, options = _validate_both(kind, model, values, sources)
     if not here:
         return Task(spec, target, model, options, plugins.backends_of_program(spec.backend, here=False))

@@ -1,7 +1,7 @@
 """The halo exchange: each part gets the rows of its remote neighbours from their owners, and nothing else."""
 
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,30 +12,6 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.shared_memory import SharedBuffers, share_buffers
 from unilaunch_graph.exchange.wire import Wire
 from unilaunch_graph.partition.part import Part
-
-
-class Arriving(Protocol):
-    """Halo rows that are being received."""
-
-    def progress(self) -> None:
-        """Advance the communication; called between pieces of other work."""
-
-    def wait(self) -> Rows:
-        """Return the halo rows, in the order of `Part.halo`; valid until the next exchange. (num_halo, width)"""
-
-
-class Halo(Protocol):
-    """An exchange that provides the halo rows."""
-
-    def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins. None means an evaluation: the rows must be exact."""
-
-    def begin(self, rows: Rows) -> Arriving:
-        """Start to send the owned rows that others need.
-
-        Args:
-            rows: All owned rows. (num_owned, width)
-        """
 
 
 class HaloExchange:
@@ -73,9 +49,6 @@ class HaloExchange:
         other.send_counts, other.receive_counts = send_counts.tolist(), receive_counts.tolist()
         return other
 
-    def start_epoch(self, epoch: int | None) -> None:
-        """Do nothing: every exchange is alike."""
-
     def begin(self, rows: Rows) -> "Travelling":
         """Start to send the owned rows that others need. (num_owned, width)"""
         if self.may_share:
@@ -83,7 +56,7 @@ class HaloExchange:
             self.shared = share_buffers(self.collectives, self.send_counts, self.receive_counts)
         columns = self.wire.columns(rows.shape[1], rows.dtype)
         if not self.shared or not self.shared.pays(*columns):
-            return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
+            return self._send(rows, *self._buffers(rows.shape[1], rows.dtype))
         received, places = self.shared.next(*columns)
         begins = np.cumsum(self.send_counts) - self.send_counts
         for rank, place in places:
@@ -93,28 +66,19 @@ class HaloExchange:
         self.meter.received(received.nbytes)
         return Travelling(exchange, received, rows, self)
 
-    def send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
-        """Do the same with the caller's buffers, made by `new_buffers`."""
+    def _send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
+        """Start to send the rows in messages."""
         self.wire.pack(rows, self.send_rows, sent)
         with self.meter.communication():
             exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
         return Travelling(exchange, received, rows, self)
 
-    def new_buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return a buffer to send from, and one to receive into."""
-        columns, kind = self.wire.columns(width, dtype)
-        sent, received = (empty_rows((rows, columns), kind) for rows in self._rows)
-        return sent, received
-
-    @property
-    def _rows(self) -> tuple[int, int]:
-        return len(self.send_rows), sum(self.receive_counts)
-
     def _buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return buffers in reused memory, which grows to the widest exchange."""
         columns, kind = self.wire.columns(width, dtype)
-        sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
+        counts = len(self.send_rows), sum(self.receive_counts)
+        sizes = [rows * columns * np.dtype(kind).itemsize for rows in counts]
         if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
             # In place, for the exchanges made by `among`.
             self.kept[:] = [
@@ -122,7 +86,7 @@ class HaloExchange:
             ]
         sent, received = (
             memory[:size].view(kind).reshape(rows, columns)
-            for memory, size, rows in zip(self.kept, sizes, self._rows, strict=True)
+            for memory, size, rows in zip(self.kept, sizes, counts, strict=True)
         )
         return sent, received
 

@@ -8,11 +8,9 @@ import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.dropout import MaskWords
-from unilaunch_graph.kernels.epilogue import IDENTITY, NOTHING, Epilogue, Nonlinearity
 from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.kernels.rounding import RoundedProducts
+from unilaunch_graph.kernels.portable import IDENTITY, NOTHING, Epilogue, Nonlinearity, PortableKernels, RoundedProducts
 
 #: Edges of a part from which on kernels in C earn the second that compiling them takes once.
 _MANY = 1 << 17

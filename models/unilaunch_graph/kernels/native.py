@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.dropout import MaskWords
-from unilaunch_graph.kernels.epilogue import IDENTITY, NOTHING, Epilogue, Nonlinearity
+from unilaunch_graph.kernels.portable import IDENTITY, NOTHING, Epilogue, Nonlinearity
 
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _MATRIX = (_POINTER, _SIZE, _SIZE)

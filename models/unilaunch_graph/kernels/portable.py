@@ -1,11 +1,75 @@
-"""The passes of kernels.c by numpy: for any float type, and where there is no compiler."""
+"""The passes of kernels.c by numpy: for any float type, and where there is no compiler.
+
+`Epilogue` and `Nonlinearity` say what kernels of both kinds do with rows before they are stored.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.arrays import Floats, FloatType, Rows
 from unilaunch_graph.dropout import MaskWords
-from unilaunch_graph.kernels.epilogue import IDENTITY, NOTHING, Epilogue, Nonlinearity, end
-from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
+
+
+class Epilogue(NamedTuple):
+    """What becomes of rows: first *where*, then *factors*, then *relu*. What is not a number passes each step.
+
+    Attributes:
+        factors: Each row's factor; None: 1. (rows, 1)
+        relu: Negative numbers become 0.
+        where: The derivative of ReLU: where this is 0 or less the result is 0, else *scale* times the number. None: the
+            number itself. (rows, width)
+        scale: What dropout has multiplied by.
+        rounds: The rows may be returned as bfloat16's words.
+    """
+
+    factors: Rows | None = None
+    relu: bool = False
+    where: Rows | None = None
+    scale: float = 1.0
+    rounds: bool = False
+
+
+NOTHING = Epilogue()
+
+
+class Nonlinearity(NamedTuple):
+    """What follows a layer's sums; what is not a number passes.
+
+    Attributes:
+        relu: Negative numbers become 0.
+        mask: Then dropout; None: no dropout.
+    """
+
+    relu: bool = False
+    mask: MaskWords | None = None
+
+
+IDENTITY = Nonlinearity()
+
+
+def end(rows: Rows, epilogue: Epilogue) -> None:
+    """Do the epilogue of rows in their place, by numpy. (rows, width)"""
+    if epilogue.where is not None:
+        rows *= rows.dtype.type(epilogue.scale)
+        rows[epilogue.where <= 0] = 0
+    if epilogue.factors is not None:
+        rows *= epilogue.factors
+    if epilogue.relu:
+        np.maximum(rows, 0, out=rows)
+
+
+def to_bfloat16(numbers: Floats) -> NDArray[np.uint16]:
+    """Return finite float32 *numbers* as bfloat16's words."""
+    words = numbers.view(np.uint32)
+    return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(words: NDArray[np.uint16]) -> Rows:
+    """Return bfloat16's words as float32 numbers."""
+    numbers: Rows = (words.astype(np.uint32) << 16).view(np.float32)
+    return numbers
 
 
 class PortableKernels:
@@ -70,3 +134,21 @@ class PortableKernels:
         end(out, Epilogue(left, then.relu))
         if then.mask:
             out[...] = self.drop_out(out, then.mask)
+
+
+class RoundedProducts:
+    """Products of rounded numbers by numpy, in float32 and then rounded."""
+
+    def operand(self, array: Floats) -> Floats:
+        """Return the array, rounded to bfloat16."""
+        return from_bfloat16(to_bfloat16(np.ascontiguousarray(array)))
+
+    def dropped(self, array: Floats, words: MaskWords) -> Floats:
+        """Return what `product` takes for an array times a dropout mask."""
+        return self.operand(words.times(array))
+
+    def product(self, left: Floats, right: Floats, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return left @ right, rounded, then ended. (rows, depth), (depth, width) -> (rows, width) float32"""
+        product = self.operand(left @ right)
+        end(product, epilogue)
+        return product

@@ -1,4 +1,4 @@
-"""Linear operators over all parts: aggregation, attention and sums over neighbours, with their gradients.
+"""Linear operators over all parts: attention and sums over neighbours, with their gradients.
 
-Begin with `aggregation.py` (A_hat on host arrays); `device.py` is the same on devices.
+Begin with `edges.py` (the edges of a part), then read `neighbours.py` and `attention.py`.
 """

@@ -17,19 +17,17 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import device_network, host_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn import triton_kernels
+from unilaunch_gcn.aggregation import ONES, DiagonalScaling
+from unilaunch_gcn.device import FusedAggregation, device_network
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators import triton_kernels
-from unilaunch_graph.operators.aggregation import ONES, DiagonalScaling
-from unilaunch_graph.operators.device import FusedAggregation
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.cut import split_parts

@@ -22,16 +22,20 @@ from unilaunch.interfaces.world import count_world
 from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.rendezvous import meet
 from unilaunch.spec.run_spec import RunSpec
-from unilaunch_gcn import build, training
+from unilaunch_gcn import training
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.layers import NetworkConfig
 from unilaunch_gcn.network import Network
-from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.training import Training
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare_part
 from unilaunch_torch.backend import TorchBackend
+
+#: How a training makes its network; a training over gloo makes a device network instead.
+LOAD_NETWORK = training.load_network
 
 
 def main() -> None:
@@ -59,7 +63,7 @@ def main() -> None:
             _train(options, part, session, Framework(backend, path)) for path in (peers.collectives(), gloo)
         )
         np.testing.assert_allclose(device.losses, host.losses, rtol=0, atol=1e-10)
-        assert device.bytes_per_epoch >= host.bytes_per_epoch  # the host leaves out rows that no loss reaches
+        assert device.epochs.received >= host.epochs.received  # the host leaves out rows that no loss reaches
         assert device.evaluations[-1]["test_accuracy"] == host.evaluations[-1]["test_accuracy"]
     backend.stop()
     if world.rank == 0:
@@ -84,11 +88,11 @@ def _train(options: GcnSpec, part: Part, session: Session, framework: Framework)
         framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
     ) -> Network:
         tensors = TorchDeviceTensors(placement.device)
-        return build.device_network(config, part, tensors, framework.collectives, meter)
+        return device_network(config, part, tensors, framework.collectives, meter)
 
     over_gloo = isinstance(framework.collectives, TensorCollectives)
-    training.load_network = load_device_network if over_gloo else build.load_network  # type: ignore[attr-defined]
-    trained = Training.start(options, part, session, framework)
+    training.load_network = load_device_network if over_gloo else LOAD_NETWORK
+    trained = Training(options, part, session, framework)
     trained.run()
     return trained
 

@@ -53,7 +53,7 @@ class Cases(GcnModel):
             self.check(chosen, session.world.size)
             own = replace(session, seed=task.spec.seed)
             part = super().prepare(chosen, own)
-            training = Training.start(chosen, part, own, framework)
+            training = Training(chosen, part, own, framework)
             training.run()
             _keep(Path(name), training, part, session.world.rank)
         return {}

@@ -11,21 +11,19 @@ from threaded_ranks import on_every_rank
 from unilaunch.errors import DivergedError
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import device_network, host_problem, training_problem
-from unilaunch_gcn.divergence import LOSS, FiniteCheck
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
+from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
-from unilaunch_gcn.network import Network, by_layer, views
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.network import Network, Steps
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
+from unilaunch_gcn.training import LOSS, FiniteCheck
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.steps import Steps
 
 GRAPH = make_whole().graph
 SPEC = GcnSpec(layers=3, hidden=4, conv="sage", bias=True)

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import training_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.keeping import History
-from unilaunch_gcn.layers import count_weights, plan_layers
-from unilaunch_gcn.memory import Share, forecast_memory
-from unilaunch_gcn.memory_check import host_memory, refuse_graph, share_of_part
+from unilaunch_gcn.checkpoint import History
+from unilaunch_gcn.host import HostNetwork, training_problem
+from unilaunch_gcn.layers import NetworkConfig, count_weights, plan_layers
+from unilaunch_gcn.memory import Share, forecast_memory, host_memory, refuse_graph, share_of_part
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
-from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.options import refuse_options
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.edges import undirected
@@ -118,7 +115,6 @@ def test_patience_waits_for_a_lower_validation_loss(evaluations: list[tuple[int,
     ({"layers": 1, "hidden": 64}, "--hidden 64 --layers 1"),
     ({"layers": 1, "layer_norm": True}, "--layer-norm --layers 1"),
     ({"layers": 1, "conv": "gat", "heads": 4}, "--heads 4 --layers 1"),
-    ({"halo": "stale", "parallel": "tensor"}, "--halo stale --parallel tensor"),
 ])  # fmt: skip
 def test_options_that_change_nothing_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=f"^{words}"):

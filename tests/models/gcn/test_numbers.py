@@ -7,16 +7,15 @@ import pytest
 import torch
 
 from graphs_by_hand import make_graph
-from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.network import initial_weights, views
+from unilaunch_gcn.aggregation import node_scales
+from unilaunch_gcn.layers import count_decayed, initial_weights, plan_layers, views
+from unilaunch_gcn.objective import TrainingLoss, objective_of
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
-from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import TrainingLoss, objective_of
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_graph
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.build import device_network, host_problem
-from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.objective import TrainingLoss, objective_of
 from unilaunch_gcn.report import LAYOUT
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import TrainingLoss, objective_of
 
 TASKS = ["classes", "multilabel", "regression", "several numbers"]
 _DRAW = np.random.default_rng(0)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
+from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.data import diffusion
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 

@@ -16,10 +16,16 @@ from unilaunch_graph.arrays import Rows, empty_rows
 from unilaunch_graph.dropout import fill_mask, mask_words, stream_keys
 from unilaunch_graph.kernels import choice, library
 from unilaunch_graph.kernels.choice import choose_kernels
-from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity, end
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.kernels.rounding import RoundedProducts, from_bfloat16, to_bfloat16
+from unilaunch_graph.kernels.portable import (
+    Epilogue,
+    Nonlinearity,
+    PortableKernels,
+    RoundedProducts,
+    end,
+    from_bfloat16,
+    to_bfloat16,
+)
 from unilaunch_graph.partition import refine
 
 F32 = np.dtype(np.float32)

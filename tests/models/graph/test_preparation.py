@@ -17,8 +17,8 @@ from unilaunch.interfaces.backend import Placement
 from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import LauncherInfo, count_world
 from unilaunch.rank.current import Member, join
+from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph import loading
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition import preparation, reading

@@ -15,6 +15,7 @@ from graphs_by_hand import Cut, cut_graphs, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
+from unilaunch_gcn.calibration import SilentCollectives
 from unilaunch_graph.exchange import shared_memory
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
@@ -22,7 +23,6 @@ from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_plan.calibration import SilentCollectives
 
 #: Three nodes, each in a part of its own, and each a neighbour of both others.
 TRIANGLE = make_graph(3, [(0, 1), (1, 2), (0, 2)])

@@ -16,8 +16,8 @@ from torch_geometric.data import Data, HeteroData
 import unilaunch_graph as ug
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, SpecError
+from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.network import part as network_part
 from unilaunch_graph.partition.cut import split_parts

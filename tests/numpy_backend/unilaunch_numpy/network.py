@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.layers import NetworkConfig
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import HostFunction
 from unilaunch_numpy.autograd import Variable, apply, call, gradients, row_mean
@@ -33,7 +33,6 @@ class NumpyTensors(Tensors):
     def __init__(self, config: NetworkConfig) -> None:
         if config.is_bfloat16:
             raise SpecError("--backend numpy --precision bfloat16: expected float32 or float64")
-        super().__init__()
 
     @override
     def tensor(self, array: NDArray[Any]) -> Any:
@@ -57,13 +56,8 @@ class NumpyTensors(Tensors):
         return call(function, *inputs)
 
     @override
-    def differentiate(
-        self, forward: Forward, gradient_of: Operation, num_parameters: int
-    ) -> Callable[[Sequence[Any]], Sequence[Variable]]:
-        def derivatives(parameters: Sequence[Any]) -> Sequence[Variable]:
-            wanted = [Variable(parameter) for parameter in parameters]
-            scores = forward(wanted)
-            time.sleep(PAUSE)
-            return [Variable(array) for array in gradients(scores, gradient_of(scores).array, wanted)]
-
-        return derivatives
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Variable]:
+        wanted = [Variable(parameter) for parameter in parameters]
+        scores = forward(wanted)
+        time.sleep(PAUSE)
+        return [Variable(array) for array in gradients(scores, gradient_of(scores).array, wanted)]

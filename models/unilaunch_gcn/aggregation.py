@@ -1,0 +1,492 @@
+"""A_hat @ H over all parts, as a linear operator on arrays or tensors; X @ W over the owned nodes is in `features`.
+
+A_hat is W, the weights of all edges, between two diagonal matrices. `gcn`: D^-1/2 (W + L) D^-1/2 of Kipf and Welling
+(ICLR 2017, equation 2), with the degrees of the whole graph; L is the identity if the graph brings no loops of its own.
+`sage`: D^-1 W, the mean over the neighbours of Hamilton, Ying and Leskovec (NeurIPS 2017); in a directed graph over the
+sources of a node's in-edges, as PyG's SAGEConv. Ranks divide either the nodes or the columns of W's rows.
+
+A framework wraps an operator by its own autograd in a few lines; the mathematics stands here once, for all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch.interfaces.backend import Collectives
+from unilaunch_graph.arrays import Arrays, Floats, FloatType, Indices, NumpyArrays, Rows, empty_rows
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import BFloat16
+from unilaunch_graph.kernels.choice import Kernels, choose_kernels
+from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
+from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
+from unilaunch_graph.partition.part import Adjacency, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The operator left (W + loops) right; its transpose has W's, and left and right exchanged.
+
+    Attributes:
+        left: (n,) float64
+        right: (n,) float64
+        loops: (n,) float64
+    """
+
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+    loops: NDArray[np.float64]
+
+
+def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.float32]) -> Scales:
+    """Return the factors of nodes.
+
+    A node without any edge and without a loop has the factor 0, as in PyG's GDC: its row and column of A_hat are 0. A
+    diffusion with a high threshold leaves such nodes.
+
+    Args:
+        conv: "gcn" or "sage".
+        strengths: Sum of the weights of each node's edges in the whole graph, without that to itself. (n,)
+        loops: Weight of the edge to itself. (n,)
+    """
+    if conv == "sage":
+        left = _inverse(strengths)
+        return Scales(left, np.ones(len(left)), np.zeros(len(left)))
+    scale = _inverse(np.sqrt(strengths + loops))
+    return Scales(scale, scale, loops.astype(np.float64))
+
+
+def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
+
+
+def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:
+    """Return the weight of each edge: its own, or 1 in a graph that brings none. (edges,)"""
+    return weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
+
+
+#: Turns rows of W @ H into rows of A_hat @ H, and returns them: which rows, None for all. It may change them in place.
+Finish = Callable[[Any, slice | None], Any]
+
+
+class Edges(Protocol):
+    """W: the weights of all edges, as an operator that ranks apply together.
+
+    The edges on host arrays are below, those on a device's tensors in `device`.
+    """
+
+    def matmat(self, rows: Any, finish: Finish) -> Any:
+        """Return the owned rows of W @ rows, each given to *finish* once; all ranks must call it."""
+
+    def rmatmat(self, rows: Any, finish: Finish) -> Any:
+        """Return the owned rows of W.T @ rows in the same way; all ranks must call it."""
+
+
+class Aggregation:
+    """A_hat of the whole graph: each rank passes its owned rows and gets its owned rows of the product.
+
+    Where W is symmetric, the transpose is the same product with the factors of both sides exchanged: the gradient of
+    the owned rows needs the same halo and the same number of bytes, and no partial sums whose order could matter. Where
+    W is directed (`DirectedEdges`), partial sums travel home, as many bytes.
+
+    Args:
+        edges: W.
+        scaling: The normalisation.
+    """
+
+    def __init__(self, edges: Edges, scaling: "DiagonalScaling") -> None:
+        self.edges, self.scaling = edges, scaling
+
+    def matmat(self, rows: Any) -> Any:
+        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
+        scaled = self.scaling.scaled(rows)
+        return self.edges.matmat(scaled, partial(self.scaling.finish, scaled))
+
+    def of_product(self, multiply: Callable[[Epilogue], Rows], then: Nonlinearity) -> Rows:
+        """Return the owned rows of A_hat @ H, then what follows, on the host; all ranks must call it.
+
+        Args:
+            multiply: Returns H, ended as told: so its rows are scaled while they are in the cache. (num_owned, width)
+            then: What follows.
+        """
+        scaled = self.scaling.scaled_product(multiply)
+        rows: Rows = self.edges.matmat(scaled, partial(self.scaling.finish, scaled, then=then))
+        return rows
+
+    def rmatmat(self, rows: Any) -> Any:
+        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
+        return self._back(self.scaling.transposed.scaled(rows))
+
+    def rmatmat_scaled(self, rows: Any) -> Any:
+        """Return the same of a G that has been multiplied by `back_factors`."""
+        return self._back(self.scaling.rounded(rows))
+
+    def _back(self, scaled: Any) -> Any:
+        return self.edges.rmatmat(scaled, partial(self.scaling.transposed.finish, scaled))
+
+    @property
+    def back_factors(self) -> Any:
+        """What `rmatmat` multiplies each row by before all else; None: nothing. (num_owned, 1)"""
+        return self.scaling.left
+
+
+#: Stands for loops that are all 1, as in a graph that brings none of its own.
+ONES: Rows = np.ones((1, 1), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagonalScaling:
+    """The diagonal matrices of `Scales`, as columns that rows are multiplied by; None stands for ones, or for no loops.
+
+    Attributes:
+        left: (n, 1)
+        right: (n, 1)
+        loops: (n, 1), or `ONES`
+        kernels: What scales and finishes rows on the host.
+        rounds: On the host, the rows that the edges multiply are rounded to bfloat16.
+    """
+
+    left: Any
+    right: Any
+    loops: Any
+    kernels: Kernels | None = None
+    rounds: bool = False
+
+    @classmethod
+    def of(
+        cls, part: Part, conv: str, dtype: FloatType, tensor: Callable[[NDArray[Any]], Any] = np.asarray,
+        kernels: Kernels | None = None,
+    ) -> "DiagonalScaling":  # fmt: skip
+        """Return the scaling of a part's owned rows.
+
+        Args:
+            part: The part.
+            conv: The normalisation: "gcn" or "sage".
+            dtype: Type of the rows.
+            tensor: Returns an array as the kind of array that the rows are.
+            kernels: What scales and finishes rows on the host.
+        """
+        scales = node_scales(conv, part.strengths, part.loops)
+
+        def column(values: NDArray[np.float64]) -> Any:
+            return tensor(values.astype(dtype)[:, None])
+
+        left, right = (column(side) if (side != 1).any() else None for side in (scales.left, scales.right))
+        if not scales.loops.any():
+            return cls(left, right, None, kernels)
+        return cls(left, right, ONES if (scales.loops == 1).all() else column(scales.loops), kernels)
+
+    @property
+    def transposed(self) -> "DiagonalScaling":
+        """The scaling of the transposed matrix."""
+        return replace(self, left=self.right, right=self.left)
+
+    def restricted(self, inputs: NDArray[np.bool_], outputs: NDArray[np.bool_]) -> "DiagonalScaling":
+        """Return the scaling of a matrix with some of the columns and rows.
+
+        Args:
+            inputs: Which columns. (n,)
+            outputs: Which rows. (n,)
+        """
+        left, right = (
+            None if side is None else side[chosen] for side, chosen in ((self.left, outputs), (self.right, inputs))
+        )
+        loops = self.loops if self.loops is None or self.loops is ONES else self.loops[outputs]
+        return replace(self, left=left, right=right, loops=loops)
+
+    def scaled(self, rows: Any) -> Any:
+        """Return the rows that the edges multiply."""
+        if self.kernels and self.rounds:
+            return self.kernels.rounded(rows, self.right)
+        if self.right is None:
+            return rows
+        return self.kernels.scaled(rows, self.right) if self.kernels else rows * self.right
+
+    def rounded(self, rows: Any) -> Any:
+        """Return what `scaled` does, of rows that have been multiplied by the right factor, or rounded too."""
+        return self.kernels.rounded(rows) if self.kernels and self.rounds and rows.dtype != np.uint16 else rows
+
+    def scaled_product(self, multiply: Callable[[Epilogue], Rows]) -> Any:
+        """Return what `scaled` does, of the rows that *multiply* makes."""
+        return self.rounded(multiply(Epilogue(self.right, rounds=self.rounds)))
+
+    def finish(self, scaled: Any, product: Any, span: slice | None, *, then: Nonlinearity = IDENTITY) -> Any:
+        """Add the loops to rows of W @ *scaled*, and multiply them by the left factor; on the host *then* follows."""
+        own, loops, left = (
+            None if rows is None or rows is ONES else rows if span is None else rows[span]
+            for rows in (None if self.loops is None else scaled, self.loops, self.left)
+        )
+        if self.kernels:
+            if then.mask and span:
+                then = then._replace(mask=then.mask.of(span))
+            self.kernels.finish(product, own, loops, left, then)
+            return product
+        if own is not None:
+            product += own if loops is None else own * loops
+        if left is not None:
+            product *= left
+        return product
+
+
+NUMPY = NumpyArrays()
+
+
+class ColumnSwitch:
+    """The all-to-all between some rows of all columns and all rows of some columns.
+
+    The ranks' numbers of columns differ by at most one; no padding columns are added.
+
+    Args:
+        part: Which nodes this rank has.
+        adjacency: The whole graph, mapped from a file: the ranks of a host share one copy in memory.
+        collectives: The ranks' collectives.
+        meter: Counts the bytes that arrive, and the time spent waiting.
+        arrays: The library of the arrays that are sent.
+    """
+
+    def __init__(
+        self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter, arrays: Arrays = NUMPY
+    ) -> None:
+        self.index, self.collectives, self.meter, self.arrays = part.index, collectives, meter, arrays
+        self.adjacency = adjacency
+        self.counts: list[int] = np.diff(adjacency.offsets).tolist()
+
+    def to_columns(self, rows: Any) -> Any:
+        """Return all nodes' rows of this rank's columns. (num_owned, width) -> (num_nodes, width of this rank)"""
+        if len(self.counts) == 1:
+            return rows
+        spans = self._spans(rows.shape[1])
+        sent = self.arrays.concatenate([rows[:, begin:end].reshape(-1) for begin, end in spans], 0)
+        width = _length(spans[self.index])
+        received = self._exchange(
+            sent, [_length(span) * len(rows) for span in spans], [count * width for count in self.counts]
+        )
+        return received.reshape(sum(self.counts), width)
+
+    def to_rows(self, columns: Any, width: int) -> Any:
+        """Return all columns of this rank's nodes. (num_nodes, width of this rank) -> (num_owned, width)"""
+        if len(self.counts) == 1:
+            return columns
+        spans, num_owned = self._spans(width), self.counts[self.index]
+        own = _length(spans[self.index])
+        received = self._exchange(
+            columns.reshape(-1), [count * own for count in self.counts], [_length(span) * num_owned for span in spans]
+        )
+        blocks = [received[begin * num_owned : end * num_owned].reshape(num_owned, end - begin) for begin, end in spans]
+        return self.arrays.concatenate(blocks, 1)
+
+    def _exchange(self, sent: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Any:
+        size = sum(receive_counts)
+        received = self.arrays.empty((size, 1), sent)
+        with self.meter.communication("all-to-all"):
+            self.collectives.exchange(sent.reshape(-1, 1), send_counts, received, receive_counts).wait()
+        self.meter.received((size - receive_counts[self.index]) * sent.itemsize)
+        return received.reshape(-1)
+
+    def _spans(self, width: int) -> list[tuple[int, int]]:
+        """Return where each rank's columns begin and end."""
+        num_parts = len(self.counts)
+        return list(pairwise(part * width // num_parts for part in range(num_parts + 1)))
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: str, dtype: FloatType) -> Aggregation:
+    """Return A_hat of ranks that divide nodes.
+
+    Args:
+        part: This rank's part.
+        halo: The way to its halo rows.
+        threads: Threads that share the product's rows.
+        conv: The normalisation: "gcn" or "sage".
+        dtype: Type of the rows.
+    """
+    kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
+    edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
+    rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
+    return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
+
+
+def aggregation_over_columns(
+    part: Part, switch: ColumnSwitch, threads: int, conv: str, dtype: FloatType
+) -> Aggregation:
+    """Return A_hat of ranks that divide columns (tensor parallelism).
+
+    Each rank aggregates some columns of every node, and multiplies all columns of some nodes. Between the two stands an
+    all-to-all, there and back, so what travels does not depend on the graph: (P - 1) / P of all rows, twice, shared by
+    P ranks. That is less than the halo rows where these are more than 2 (P - 1) / P of the nodes.
+
+    Args:
+        part: This rank's nodes.
+        switch: The all-to-all between rows and columns.
+        threads: Threads that share the product's rows.
+        conv: The normalisation: "gcn" or "sage".
+        dtype: Type of the rows.
+    """
+    edges = ColumnEdges(switch, threads, dtype, is_directed=part.is_directed)
+    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
+
+
+def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
+    """Return the kernels of a part.
+
+    Args:
+        part: The part.
+        threads: Threads that share the rows of a result.
+        dtype: Type of the rows.
+    """
+    return choose_kernels(dtype, part.num_edges, threads)
+
+
+class HaloEdges:
+    """W of ranks that divide nodes, a symmetric one; the halo travels while the owned columns are multiplied.
+
+    Args:
+        part: This rank's part; it may have edges to some of its nodes only.
+        halo: The way to its halo rows.
+        kernels: What multiplies.
+        pool: Threads that share the product's rows.
+    """
+
+    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
+        self.halo, self.kernels, self.pool = halo, kernels, pool
+        self.num_rows = len(part.owned_indptr) - 1
+        self.owned, self.remote = (
+            RowBlocks(indptr, indices, weights, num_columns, self.kernels)
+            for indptr, indices, weights, num_columns in (
+                (part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
+                (part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo),
+            )
+        )
+        self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
+
+    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
+        product: Rows = empty_rows((self.num_rows, rows.shape[1]), self.kernels.dtype)
+        rows = np.ascontiguousarray(rows)
+        arriving = self.halo.begin(rows)
+
+        def multiply_owned(block: Block) -> None:
+            block.multiply(rows, product[block.span], add=False)
+            if block.span.start in self.without_halo:
+                finish(product[block.span], block.span)
+
+        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
+        halo_rows = arriving.wait()
+
+        def multiply_halo(block: Block) -> None:
+            block.multiply(halo_rows, product[block.span], add=True)
+            finish(product[block.span], block.span)
+
+        each(self.pool, self.remote.filled, multiply_halo, _nothing)
+        return product
+
+    rmatmat = matmat  # W is symmetric
+
+
+class DirectedEdges:
+    """W of ranks that divide nodes, where it is not symmetric: row = target, column = source.
+
+    The transposed product makes sums for the halo rows too. They travel to the rows' owners, as many bytes as the halo
+    rows, and are added in the order of the ranks, so that every run gives the same bits.
+
+    Args:
+        part: This rank's part of a directed graph.
+        halo: The way to its halo rows, and, among other rows, back.
+        kernels: What multiplies.
+        pool: Threads that share the product's rows.
+    """
+
+    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
+        self.kernels, self.pool = kernels, pool
+        self.forward = HaloEdges(part, halo, kernels, pool)
+        self.owned = _transposed(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, kernels)
+        self.remote = _transposed(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, kernels)
+        self.num_owned, self.num_halo = part.num_owned, part.num_halo
+        self.back = halo.among(np.arange(part.num_halo, dtype=np.int32), part.halo_counts, part.send_counts)
+        count = len(part.send_rows)
+        ones = np.ones(count, kernels.dtype)
+        self.home = sp.coo_array((ones, (part.send_rows, np.arange(count))), shape=(part.num_owned, count)).tocsr()
+
+    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W @ rows."""
+        return self.forward.matmat(rows, finish)
+
+    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
+        rows = np.ascontiguousarray(rows)
+        leaving, product = (
+            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
+        )
+        _multiply(self.remote, rows, leaving, self.pool, _nothing)
+        arriving = self.back.begin(leaving)
+        _multiply(self.owned, rows, product, self.pool, arriving.progress)
+        product += self.home @ arriving.wait()
+        finished: Rows = finish(product, None)
+        return finished
+
+
+class ColumnEdges:
+    """W of ranks that divide columns: all edges, for some columns.
+
+    Args:
+        switch: The all-to-all between rows and columns.
+        threads: Threads that share the product's rows.
+        dtype: Type of the rows.
+        is_directed: Whether W is not symmetric: then each rank keeps the transposed edges in its memory too.
+    """
+
+    def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType, *, is_directed: bool = False) -> None:
+        whole = switch.adjacency
+        self.switch, self.kernels = switch, choose_kernels(dtype, len(whole.indices), threads)
+        num_nodes = len(whole.indptr) - 1
+        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
+        self.back = self.whole
+        if is_directed:
+            self.back = _transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
+        self.pool = make_pool(threads)
+
+    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W @ rows."""
+        return self._product(self.whole, rows, finish)
+
+    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W.T @ rows."""
+        return self._product(self.back, rows, finish)
+
+    def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
+        columns = self.switch.to_columns(np.ascontiguousarray(rows))
+        aggregated = empty_rows(columns.shape, columns.dtype)
+        _multiply(matrix, columns, aggregated, self.pool, _nothing)
+        finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
+        return finished
+
+
+def _transposed(
+    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
+    kernels: Kernels,
+) -> RowBlocks:  # fmt: skip
+    """Return the transposed matrix of edges in CSR form; the entries of a row stand by target."""
+    values = weights if len(weights) else np.ones(len(indices), np.int8)
+    matrix = sp.csr_array((values, indices, indptr), shape=(len(indptr) - 1, num_columns)).T.tocsr()
+    kept = matrix.data if len(weights) else weights
+    return RowBlocks(matrix.indptr, matrix.indices.astype(np.int32, copy=False), kept, len(indptr) - 1, kernels)
+
+
+def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:
+    def multiply(block: Block) -> None:
+        block.multiply(rows, out[block.span], add=False)
+
+    each(pool, matrix.blocks, multiply, between)
+
+
+def _nothing() -> None:
+    pass
