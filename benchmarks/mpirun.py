@@ -20,6 +20,15 @@ UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 SHARED = Path(__file__).parents[2] / "shared" / "datasets"
 
 
+def bytes_of_part(folder: Path, rank: int) -> int:
+    """Return the bytes of a part of a partition: its edges, and the rows of its nodes."""
+    manifest = json.loads((folder / f"part.{rank}" / "manifest.json").read_text())
+    nodes = json.loads(next((folder / "data").iterdir()).read_text())
+    num_owned = (manifest["arrays"]["owned"]["size"] - 128) // 8
+    rows = sum(one["size"] for one in nodes["files"].values()) * num_owned // manifest["num_nodes"]
+    return rows + sum(one["size"] for one in manifest["arrays"].values())
+
+
 @cache
 def _compile_sources() -> None:
     """Compile the project's modules, as pip does when it installs them; or else each start would, in 0.1 s.

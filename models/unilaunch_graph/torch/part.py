@@ -18,8 +18,7 @@ from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of
 from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_masks import mask_of_rows
-from unilaunch_graph.partition.in_edges import edge_ids, merge_in_edges
-from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.tensor_halo import TensorFetch, TensorHalo

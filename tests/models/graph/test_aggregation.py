@@ -22,8 +22,7 @@ from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.host import aggregation_over_halo
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)

@@ -24,8 +24,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8, Wire
 from unilaunch_graph.kernels.rounding import to_bfloat16
 from unilaunch_graph.operators.host import aggregation_over_halo
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 NODES, WIDTH = 60, 5

@@ -28,8 +28,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.operators.pruning import prune
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.statistics import count, count_pruned
 

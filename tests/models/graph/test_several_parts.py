@@ -36,8 +36,7 @@ from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.operators.device import HaloEdges, edges_on_device
 from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
-from unilaunch_graph.partition.cut import slice_nodes, split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
