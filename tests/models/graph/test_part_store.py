@@ -24,7 +24,7 @@ from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition import store
-from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.partition.cut import Order, order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import Origin, load_part, nodes_file, part_dir, write_nodes, write_parts
 
@@ -58,9 +58,11 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    """Edges are mapped, and not read into memory; of the nodes' arrays the part's rows are read."""
-    written = _parts(sparse=sparse)
-    _write(tmp_path / "ring", _graph(sparse=sparse), written)
+    """Edges are mapped, and not read into memory; of the nodes' arrays the part's rows are read, in its order."""
+    graph = _graph(sparse=sparse)
+    nodes = np.array([3, 0, 5, 1, 4, 2, 11, 6, 10, 7, 9, 8])
+    written = list(split_parts(graph, Order(nodes, np.argsort(nodes).astype(np.int32), np.array([0, 6, 12]))))
+    _write(tmp_path / "ring", graph, written)
     for index, part in enumerate(written):
         read = load_part(tmp_path / "ring", index, 2, "print")
         for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths"):
