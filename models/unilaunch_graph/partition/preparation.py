@@ -136,6 +136,7 @@ def prepare(
         divided = _divide(graph, num_parts, options, log, owner)
         write_parts(folder, replace(origin, partitioner=divided.partitioner), divided.parts, divided.adjacency)
         said = divided.said
+    _refuse_incomplete(folder, num_parts)
     write_nodes(folder, origin, graph, root / f"{name}-nodes")
     log.say(f"partition: {_parts(num_parts)}, {said}, {time.perf_counter() - begin:.1f} s: {folder}")
     return Partition(folder, data, dataset.sha256)
@@ -194,11 +195,16 @@ def _looked_up(root: Path, num_parts: int, data: str) -> Path | None:
     """
     try:
         folder = find_cut(root, num_parts, data) if root.exists() else None
-        if not folder or part_dir(folder, num_parts - 1).exists():
-            return folder
     except OSError as error:
         raise InputError(f"{root}: cannot be read: {error.strerror}: choose another --partition-dir") from None
-    raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
+    if folder:
+        _refuse_incomplete(folder, num_parts)
+    return folder
+
+
+def _refuse_incomplete(folder: Path, num_parts: int) -> None:
+    if not part_dir(folder, num_parts - 1).exists():
+        raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
 def _parts(number: int) -> str:

@@ -460,12 +460,21 @@ def _map_rows(one: Stored, num_rows: int | None, *, checks: bool) -> NDArray[Any
 
 
 def _room(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array for rows: in memory, or mapped from a temporary file that nobody else sees, if they are many."""
+    """Return an array for rows: in memory, or mapped from a temporary file that nobody else sees, if they are many.
+
+    Raises:
+        InputError: The folder for temporary files has no room.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if int(np.prod(shape)) * kind.itemsize <= _SHARE * min(memory, memory_limit() or memory):
+    size = int(np.prod(shape)) * kind.itemsize
+    if size <= _SHARE * min(memory, memory_limit() or memory):
         return np.empty(shape, kind)
-    with tempfile.TemporaryDirectory(prefix="unilaunch-") as folder:
-        return map_new_file(Path(folder, "rows.npy"), kind, shape)
+    try:
+        with tempfile.TemporaryDirectory(prefix="unilaunch-") as folder:
+            return map_new_file(Path(folder, "rows.npy"), kind, shape)
+    except OSError as error:
+        where = f"{tempfile.gettempdir()}: no room for {size / 1e9:.1f} GB of a rank's rows"
+        raise InputError(f"{where}: {error.strerror}: let TMPDIR name another folder") from None
 
 
 def _blocks(one: Stored, whole: NDArray[Any], rows: tuple[int, int]) -> Iterator[tuple[NDArray[Any], range]]:

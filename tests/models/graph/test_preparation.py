@@ -1,7 +1,9 @@
 """From a data set to this rank's part, by ranks that are threads."""
 
 import shutil
+import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -199,7 +201,7 @@ def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
 def _write_graph(folder: Path, **changed: Any) -> Path:
     """Write a graph of 60 nodes as a folder, with other arrays than the usual ones."""
     draw = np.random.default_rng(0)
-    arrays = {"x": draw.random((60, 8)), "y": np.arange(60) % 3, "split": (0.5, 0.25, 0.25)}
+    arrays: dict[str, Any] = {"x": draw.random((60, 8)), "y": np.arange(60) % 3, "split": (0.5, 0.25, 0.25)}
     return ug.from_edges(draw.integers(0, 60, (2, 200)), folder, overwrite=True, **arrays | changed)
 
 
@@ -311,11 +313,29 @@ def test_a_partition_of_ones_own_that_does_not_fit_is_refused(owner: Any, words:
     assert not (tmp_path / "partitions").exists()
 
 
+def test_load_takes_an_owner_of_each_node_as_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On each rank; what is no array of whole numbers is refused by each, so that none waits for another."""
+    current = threading.local()
+    monkeypatch.setattr(loading, "join", lambda _: current.member)
+    folder = _write_graph(tmp_path / "graph")
+
+    def load(owner: Any, rank: int, peers: RankInTurn) -> Part:
+        world = count_world(LauncherInfo("threads", rank, 2, None, None, "run", {}), ["a", "a"], "a")
+        current.member = create_autospec(Member, instance=True, environ={}, world=world, peers=peers)
+        return loading.load_part(folder, "cpu", {"owner": owner, "data_dir": tmp_path})[0]
+
+    owner = np.random.default_rng(0).integers(0, 2, 60)
+    for part in in_turns(2, partial(load, owner)):
+        np.testing.assert_array_equal(np.sort(part.owned), np.flatnonzero(owner == part.index))
+    with pytest.raises(SpecError, match="owner: expected the rank of each node, whole numbers"):
+        in_turns(2, partial(load, owner / 2))
+
+
 def test_an_owner_of_each_node_leaves_nothing_else_to_choose() -> None:
     """No partitioner cuts then, and nothing is balanced."""
     for other in ({"partitioner": "metis"}, {"balance": "edges"}, {"parallel": "tensor"}):
         with pytest.raises(SpecError, match=f"owner: must be left out beside {next(iter(other))}"):
-            DataSpec(owner=Path("owner.npy"), **other)
+            DataSpec.model_validate({"owner": "owner.npy", **other})
 
 
 def test_ranks_of_a_host_read_rows_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
