@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
+from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
@@ -287,9 +288,9 @@ def prepare_part(
         checks = world.local_rank == 0
         reader = PartReader.open(Path(folder), world.rank, world.size, fingerprint, checks_shared=checks)
     for _ in range(reader.steps):
-        with session.together("load part"):
+        with together(session.peers):
             reader.step()
-    with session.together("load part"):
+    with together(session.peers):
         part = reader.part()
         if check:
             check(part)
@@ -300,7 +301,7 @@ def prepare_part(
 def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Ranks, *, as_given: bool) -> str:
     """Return the partition's folder on this host; make the partition if rank 0's folder is not shared."""
     world = session.world
-    with session.together("load part"):
+    with together(session.peers):
         blind = not is_visible(Path(folder), world.rank, fingerprint)
     answers = cast("list[list[int]]", session.peers.share([world.node_rank, int(blind)]))
     hosts = {node for node, missing in answers if missing}
