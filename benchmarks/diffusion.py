@@ -28,8 +28,7 @@ from unilaunch_graph.data.graph import TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 PLAIN_DECAY, DIFFUSED_DECAY = 0.059, 0.096
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from graphs import make_large
-from mpirun import LINE, UNILAUNCH, execute, verdict
+from mpirun import LINE, UNILAUNCH, bytes_of_part, execute, verdict
 
 PREDICT = """
 import json, sys, time
@@ -56,8 +56,7 @@ def main() -> int:
     )
     kept = True
     for rank in range(2):
-        manifest = next(parts.glob(f"{graph.name}-*/part.{rank}/manifest.json"))
-        share = sum(one["size"] for one in json.loads(manifest.read_text())["arrays"].values())
+        share = bytes_of_part(next(parts.glob(f"{graph.name}-*/part.{rank}")).parent, rank)
         seen = json.loads(Path(f"{output}.{rank}.json").read_text())
         print(f"rank {rank}: {seen['rows']:,} nodes in {seen['seconds']:.0f} s; its part {share / 1e9:.2f} GB")
         kept &= verdict("GB of its memory at its peak, above its part", (seen["peak"] - share) / 1e9, 2.0)

@@ -20,6 +20,16 @@ UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 SHARED = Path(__file__).parents[2] / "shared" / "datasets"
 
 
+def bytes_of_part(folder: Path, rank: int) -> int:
+    """Return the bytes of a part of a partition: its edges, and the rows of its nodes."""
+    manifest: dict[str, Any] = json.loads((folder / f"part.{rank}" / "manifest.json").read_text())
+    nodes: dict[str, Any] = json.loads(next((folder / "data").iterdir()).read_text())
+    num_owned = (int(manifest["arrays"]["owned"]["size"]) - 128) // 8
+    rows: int = sum(one["size"] for one in nodes["files"].values()) * num_owned // manifest["num_nodes"]
+    edges: int = sum(one["size"] for one in manifest["arrays"].values())
+    return rows + edges
+
+
 @cache
 def _compile_sources() -> None:
     """Compile the project's modules, as pip does when it installs them; or else each start would, in 0.1 s.

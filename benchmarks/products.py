@@ -29,8 +29,7 @@ from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators import fbgemm
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 Work = dict[str, Callable[[], object]]

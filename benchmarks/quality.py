@@ -27,7 +27,7 @@ from graphs import make_graph
 from mpirun import SHARED, verdict
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition.assign import assign
+from unilaunch_graph.partition.partitioners import assign
 from unilaunch_graph.partition.statistics import halo_size
 
 #: The graphs of the bounds, and the most parts.

@@ -18,7 +18,7 @@ from typing import Any
 from graphs import make_graph
 from mpirun import LINE, UNILAUNCH, execute, train
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition.assign import assign
+from unilaunch_graph.partition.partitioners import assign
 from unilaunch_graph.partition.statistics import halo_size
 
 OPTIONS = ["--hidden", "64", "--dropout", "0", "--weight-decay", "0", "--no-normalize-features", "--threads", "1"]

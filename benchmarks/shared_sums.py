@@ -28,7 +28,7 @@ from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes
 
 WIDTH, ROUNDS = 128, 200
 #: A sum that so many nodes read moves as many rows as it saves: two are read for it, and it is written.

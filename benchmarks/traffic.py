@@ -17,7 +17,7 @@ from pathlib import Path
 from graphs import make_large
 from mpirun import SHARED, train
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition.assign import assign
+from unilaunch_graph.partition.partitioners import assign
 from unilaunch_graph.partition.preparation import sends_less_by_columns
 from unilaunch_graph.partition.statistics import PartitionStatistics, count, count_pruned
 

@@ -1,7 +1,7 @@
 """For all tests: what `--all` adds, which may run beside others, and hypothesis without a deadline.
 
-`python -m pytest` runs the folders of `testpaths`, but no test that is marked `system` or `timed`: what any user can run
-on any machine. `python -m pytest --all` runs all tests, and so does each path that is named.
+`python -m pytest` runs the folders of `testpaths`, but no test that is marked `system` or `timed`: what any user can
+run on any machine. `python -m pytest --all` runs all tests, and so does each path that is named.
 
 pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
 that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
@@ -175,8 +175,8 @@ def _deaf_to() -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Leave out what cannot run, or was not asked for; put the tests of a group into one process.
 
-    The timed ones go in turn into as many processes as run. The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
-    which would else run alone at the end.
+    The timed ones go in turn into as many processes as run. They come first, as long as each process has some of them;
+    then the longest test and the largest groups, which would else run alone at the end.
     """
     if "mindspore" in _LACKING:
         items[:] = [item for item in items if not _needs_mindspore(item)]

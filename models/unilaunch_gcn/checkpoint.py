@@ -55,6 +55,8 @@ _NAME, _NAMES = "epoch-{:06d}.safetensors", re.compile(r"epoch-(\d+)\.safetensor
 FINAL, BEST = "final.safetensors", "best.safetensors"
 #: The names under which the content and the task of the data set stand among what decides the curve.
 _CONTENT, TASK = "data_sha256", "task"
+#: And the content on which a prediction depends: edges and features.
+INPUTS = "inputs_sha256"
 #: And whether sage or gat has kept the directions of edges.
 DIRECTED = "directed_edges"
 _DATASET = "dataset"
@@ -282,7 +284,8 @@ def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
         part: This rank's part, which knows the task and the content of the data set.
     """
     directed = {} if options.conv == "gcn" else {DIRECTED: part.is_directed}
-    return {**chosen(options, seed), _CONTENT: part.data_sha256, TASK: part.task.value, **directed}
+    content = {_CONTENT: part.data_sha256, INPUTS: part.inputs_sha256}
+    return {**chosen(options, seed), **content, TASK: part.task.value, **directed}
 
 
 def chosen(options: "GcnSpec", seed: int) -> dict[str, Any]:

@@ -36,8 +36,7 @@ from unilaunch_graph.operators.attention import Attention, AttentionCall
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.operators.edges import choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
-from unilaunch_graph.partition.in_edges import merge_in_edges
-from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.part import Part, merge_in_edges
 
 
 class Product:

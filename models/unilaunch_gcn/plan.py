@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unilaunch_gcn.layers import Layer
     from unilaunch_gcn.memory import Memory
     from unilaunch_graph.data.graph import Graph
-    from unilaunch_graph.partition.order import Order
+    from unilaunch_graph.partition.cut import Order
     from unilaunch_graph.partition.statistics import PartitionStatistics, Traffic
 
 #: What is taken for messages where only one processor is there to measure them.
@@ -161,10 +161,10 @@ class PlanCommand(Command):
         if options.rankfile and not slots:
             raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
         from unilaunch_graph.partition.part_placement import crossing, place
-        from unilaunch_graph.partition.partitioner import refuse_if_missing
+        from unilaunch_graph.partition.partitioners import load_partitioner
 
         _refuse_no_files(options)
-        refuse_if_missing(options.partitioner)
+        load_partitioner(options.partitioner)
 
         rows, said = _forecasts(options, counts)
         hosts = [place(row.statistics.traffic, slots) if slots else None for row in rows]
@@ -212,7 +212,7 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
 def _read(options: PlanSpec, log: Log) -> "Graph":
     """Return the graph; what a training refuses of it is refused."""
     from unilaunch_gcn.options import refuse_untrainable
-    from unilaunch_graph.partition.reading import read_graph
+    from unilaunch_graph.partition.preparation import read_graph
 
     graph = read_graph(options, log, as_given=takes_edges_as_given(options))
     refuse_untrainable(options, graph, options.device)
@@ -244,8 +244,8 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
 
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.memory import forecast_memory, host_memory, leaves_rows_out, peak_memory, shares_of_parts
-    from unilaunch_graph.partition.assign import assign
-    from unilaunch_graph.partition.order import order_nodes
+    from unilaunch_graph.partition.cut import order_nodes
+    from unilaunch_graph.partition.partitioners import assign
     from unilaunch_graph.partition.statistics import count, count_pruned
 
     log = Log()
@@ -308,12 +308,14 @@ def _processors() -> int:
 def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
     """Write the parts with most edges, one for each processor, and return where they are."""
     from unilaunch_graph.partition.cut import split_parts
-    from unilaunch_graph.partition.store import Origin, write_parts
+    from unilaunch_graph.partition.store import Origin, write_nodes, write_parts
 
     heaviest = sorted(statistics.edges.argsort()[::-1][: min(_processors(), statistics.num_parts)].tolist())
     own = folder / str(statistics.num_parts)
     parts = split_parts(graph, order, heaviest)
-    write_parts(own, Origin("plan", "plan", "plan"), parts)
+    origin = Origin("plan", *["plan"] * 4)
+    write_parts(own, origin, parts)
+    write_nodes(own, origin, graph, folder / "nodes")
     return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
 
 

@@ -47,7 +47,7 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import BEST, DIRECTED, has_val_loss, load_weights, model_file
+        from unilaunch_gcn.checkpoint import BEST, DIRECTED, INPUTS, has_val_loss, load_weights, model_file
         from unilaunch_gcn.options import refuse_negative_weights, takes_edges_as_given
         from unilaunch_graph.aside import refuse_no_file
 
@@ -67,10 +67,10 @@ class PredictCommand(Command):
         member = join("cpu")
         as_given = takes_edges_as_given(trained)
         part = part_of(member, trained, as_given=as_given, check=partial(refuse_negative_weights, trained))
-        if not options.dataset and part.data_sha256 != decided["data_sha256"]:
+        if not options.dataset and part.inputs_sha256 != decided[INPUTS]:
             raise InputError(
-                f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "
-                f"that you mean this one with --dataset {trained.dataset}"
+                f"the edges or features of {trained.dataset} have another content than when {file} was trained: "
+                f"restore them, or say that you mean these with --dataset {trained.dataset}"
             )
         if not options.dataset and decided.get(DIRECTED, part.is_directed) != part.is_directed:
             raise InputError(

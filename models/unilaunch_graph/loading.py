@@ -7,7 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces import agreement
@@ -16,6 +19,7 @@ from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member, join
 from unilaunch.spec.run_spec import validate
 from unilaunch.spec.variables import variable_of
+from unilaunch_graph.data.graph_folder import as_array
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import Check, prepare_part
 from unilaunch_graph.spec import DataSpec
@@ -50,20 +54,34 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
     Args:
         name: The data set: a name, a file or a folder.
         device: "auto", "cpu", "cuda" or "npu", for a script that unilaunch has not started.
-        options: Fields of `DataSpec`.
+        options: Fields of `DataSpec`; *owner* may be an array: the rank that owns each node. (num_nodes,)
 
     Raises:
         SpecError: An option is unknown or has a value that is not allowed.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
     member = join(device)
+    owner = options.get("owner")
+    if owner is None or isinstance(owner, str | Path):
+        return _load_part(name, member, options), member
+    array = as_array("owner", owner)
+    if array.dtype.kind not in "iu":
+        raise SpecError(f"owner: expected the rank of each node, whole numbers (num_nodes,), not {array.dtype}")
+    with TemporaryDirectory(prefix="unilaunch-") as folder:
+        path = Path(folder, "owner.npy")
+        if member.world.local_rank == 0:  # the only rank of a host that may cut the graph
+            np.save(path, array)
+        return _load_part(name, member, {**options, "owner": path}), member
+
+
+def _load_part(name: str | Path, member: Member, options: Mapping[str, Any]) -> Part:
     names = {field: variable_of(field, member.environ) for field in ("data_dir", "partition_dir", "mirror")}
     defaults = {field: member.environ[name] for field, name in names.items() if name in member.environ}
     fields = {**defaults, **options, "dataset": str(name)}
     spec = validate(DataSpec, fields, {field: field for field in fields})
     if spec.parallel != "graph":
         raise SpecError(f"parallel={spec.parallel!r}: a network of your own needs parallel='graph'")
-    return part_of(member, spec, as_given=True), member
+    return part_of(member, spec, as_given=True)
 
 
 def part_of(member: Member, options: DataSpec, *, as_given: bool, check: Check | None = None) -> Part:

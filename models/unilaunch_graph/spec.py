@@ -48,7 +48,11 @@ class DataSpec(Spec):
     balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what is balanced over the parts")
     partitioner: str = Field(
         default="auto",
-        description="what cuts the graph: metis, mtkahypar, kaminpar; auto: METIS, or a partition that is there",
+        description="what cuts the graph: auto, which is metis; mtkahypar and kaminpar are slower",
+    )
+    owner: Path | None = Field(
+        default=None,
+        description="your own partition: a file with the rank that owns each node, .npy, or text as gpmetis writes it",
     )
     use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
     gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
@@ -62,6 +66,15 @@ class DataSpec(Spec):
         description="divide each node's features by their sum; default: of sbm, cora, citeseer and pubmed, as in the "
         "GCN paper",
     )
+
+    @field_validator("owner")
+    @classmethod
+    def _is_the_only_cut(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        """Refuse an owner of each node beside options that decide it."""
+        for name in ("parallel", "balance", "partitioner"):
+            if value and info.data.get(name) != cls.model_fields[name].default:
+                raise ValueError(f"left out beside {name}")
+        return value
 
     @field_validator("gdc_alpha", "gdc_top_k", "gdc_threshold")
     @classmethod

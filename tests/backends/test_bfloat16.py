@@ -25,8 +25,7 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 

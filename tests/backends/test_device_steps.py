@@ -26,8 +26,7 @@ from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork, Work, r
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_torch.events import EventWatch
 

@@ -32,8 +32,7 @@ from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
-from unilaunch_graph.partition.cut import slice_nodes, split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)

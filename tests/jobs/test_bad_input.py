@@ -126,7 +126,7 @@ def partition_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _truncate(partition: Path) -> None:
-    path = partition / "part.1" / "labels.npy"
+    path = partition / "part.1" / "halo.npy"
     path.write_bytes(path.read_bytes()[:-8])
 
 
@@ -140,8 +140,8 @@ def _flip(partition: Path) -> None:
 def _of_another(partition: Path) -> None:
     arguments = ["--dataset", "sbm", "--balance", "edges", "--num-parts", "2", "--data-dir", "other"]
     alone(["-m", "unilaunch", "partition", *arguments], partition.parents[2]).check()
-    (other,) = (partition.parents[2] / "other" / "partitions").iterdir()
-    for path in partition.rglob("*"):
+    (other,) = (partition.parents[2] / "other" / "partitions").glob("sbm-2-*")
+    for path in partition.glob("part.*/*"):
         if path.is_file():
             path.write_bytes((other / path.relative_to(partition)).read_bytes())
 
@@ -153,7 +153,7 @@ def _lose_a_file(partition: Path) -> None:
 @pytest.mark.parametrize(
     ("launcher", "damage", "words"),
     [
-        ("4.1", _truncate, ["part.1/labels.npy", "bytes"]),
+        ("4.1", _truncate, ["part.1/halo.npy", "bytes"]),
         ("5.0", _flip, ["part.1/owned.npy", "SHA-256"]),
         ("5.0", _of_another, ["made from other data"]),
         ("4.1", _lose_a_file, ["part.1/halo.npy"]),
@@ -167,7 +167,7 @@ def test_refused_partition(
 ) -> None:
     """What one rank finds in its part ends all ranks, and the partition is left as it is."""
     copytree(partition_data, tmp_path / "data")
-    (partition,) = (tmp_path / "data" / "partitions").iterdir()
+    (partition,) = (tmp_path / "data" / "partitions").glob("sbm-2-*")
     damage(partition)
     before = {path: path.read_bytes() for path in partition.rglob("*") if path.is_file()}
     job = launcher.unilaunch(2, ["run", "--data-dir", "data"], tmp_path)

@@ -127,6 +127,8 @@ def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: 
     np.savez(tmp_path / "other.npz", **_graph(np.arange(90) % 2))  # one of the model's classes is not in this graph
     alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "other.npz"], tmp_path).check()
     assert _read(tmp_path / "predictions.npz")["scores"].shape == (90, 3)
+    np.savez(tmp_path / "graph.npz", **_graph(np.roll(LABELS["classes"], 1)))  # a prediction depends on no label
+    alone(["-m", "unilaunch", "predict", "log_output"], tmp_path).check()
     np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]) | {"x": np.ones((90, 6), np.float32)})
     assert "another content" in refused(["predict", "log_output"])
     alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "graph.npz"], tmp_path).check()

@@ -24,8 +24,7 @@ from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
-from unilaunch_graph.partition.in_edges import InEdges, edge_ids, merge_in_edges
-from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.part import InEdges, Part, edge_ids, merge_in_edges
 from unilaunch_mindspore.linear import Apply, OnHost, widened
 
 

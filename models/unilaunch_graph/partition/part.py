@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Rows
-from unilaunch_graph.data.edges import NamedArrays
+from unilaunch_graph.data.edges import EDGE_IDS, NamedArrays
 from unilaunch_graph.data.graph import NONE, TRAIN, Features
 from unilaunch_graph.data.labels import Labels, Task, task_of
 
@@ -61,6 +61,8 @@ class Part:
         node_arrays: Further arrays of the owned nodes by name, as in `Graph`. (num_owned, ...)
         adjacency: The whole graph, if ranks divide columns; then the part has no halo and no edges.
         data_sha256: SHA-256 of the data set's content, the same for any partition; "" if it is not needed.
+        inputs_sha256: SHA-256 of the edges and the features, on which a prediction depends; the same for any partition,
+            and for other labels and splits; "" if the part is not from disk.
     """
 
     index: int
@@ -89,6 +91,7 @@ class Part:
     node_arrays: NamedArrays = field(default_factory=dict)
     adjacency: Adjacency | None = None
     data_sha256: str = ""
+    inputs_sha256: str = ""
 
     @property
     def num_parts(self) -> int:
@@ -158,3 +161,54 @@ def lonely_part(
         strengths=np.ones(size), loops=np.ones(size, np.float32), features=rows, labels=np.zeros(size, np.int64),
         split=np.full(size, NONE, np.uint8),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class InEdges:
+    """All in-edges of a part's nodes, sorted by target and then by the source's global id, for any partition.
+
+    Attributes:
+        ends: Source row and target row of each edge; source rows number the owned nodes, then the halo nodes.
+            (2, edges) int64
+        indptr: Index of the first in-edge of each owned node. (num_owned + 1,) int64
+        weights: Weight of each edge; empty if each is 1. float32
+        arrays: Further arrays of the edges by name, without `EDGE_IDS`. (edges, ...)
+    """
+
+    ends: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    arrays: NamedArrays
+
+
+def merge_in_edges(part: Part) -> InEdges:
+    """Return the in-edges of the nodes of *part*."""
+    ends, order = _ends(part)
+    weights = np.concatenate([part.owned_weights, part.halo_weights])
+    return InEdges(
+        ends[:, order],
+        part.owned_indptr + part.halo_indptr,
+        weights[order] if len(weights) else weights,
+        {
+            name: np.concatenate([array, part.halo_edge_arrays[name]])[order]
+            for name, array in part.owned_edge_arrays.items()
+            if name != EDGE_IDS
+        },
+    )
+
+
+def edge_ids(part: Part) -> NDArray[np.int64] | None:
+    """Return the position of each of `merge_in_edges` in the user's list of edges; None: they are not the user's."""
+    if EDGE_IDS not in part.owned_edge_arrays:
+        return None
+    ids = np.concatenate([part.owned_edge_arrays[EDGE_IDS], part.halo_edge_arrays[EDGE_IDS]])
+    return ids[_ends(part)[1]].astype(np.int64)
+
+
+def _ends(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ends of the edges from owned nodes, then from halo nodes, and the order of `InEdges`."""
+    nodes = np.arange(part.num_owned, dtype=np.int64)
+    targets = [np.repeat(nodes, np.diff(indptr)) for indptr in (part.owned_indptr, part.halo_indptr)]
+    sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
+    ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
+    return ends, np.lexsort((np.concatenate([part.owned, part.halo])[ends[0]], ends[1]))

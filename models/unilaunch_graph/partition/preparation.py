@@ -1,4 +1,4 @@
-"""Prepare the partition of a data set on disk: use the existing one if it fits, or make it."""
+"""From the options to this rank's part: the partition on disk is used if it fits, or made."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,25 +12,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
+from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
-from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.data.sources import data_folder
-from unilaunch_graph.partition.assign import assign
-from unilaunch_graph.partition.cut import slice_nodes, split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.data.diffusion import Diffusion, diffuse
+from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
+from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Adjacency, Part
-from unilaunch_graph.partition.partitioner import refuse_if_missing
-from unilaunch_graph.partition.reading import Log, diffusion_of, find_dataset, read_dataset
+from unilaunch_graph.partition.partitioners import PATIENCE, Assignment, assign, load_partitioner
 from unilaunch_graph.partition.statistics import halo_size
-from unilaunch_graph.partition.store import Origin, fingerprint_of, load_part, part_dir, write_parts
+from unilaunch_graph.partition.store import (
+    Origin,
+    PartReader,
+    find_cut,
+    fingerprint_of,
+    hash_array,
+    hash_edges,
+    is_visible,
+    older_partitions,
+    part_dir,
+    write_nodes,
+    write_parts,
+)
 
 if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
 
 #: Raises a UnilaunchError for a graph, or for a rank's part of it, that cannot be used.
 Check = Callable[[Graph | Part], None]
+#: The part of each node, by the user. (num_nodes,)
+Owner = NDArray[np.int64]
+
+
+class Log(Protocol):
+    """An object that reports the progress of a preparation."""
+
+    def say(self, message: str, /) -> None:
+        """Log *message*."""
 
 
 class Ranks(Protocol):
@@ -57,8 +77,8 @@ class Partition:
     """A partition on disk.
 
     Attributes:
-        folder: Its folder.
-        fingerprint: The fingerprint of the data and the options from which it is made.
+        folder: The folder of the cut.
+        fingerprint: The fingerprint of the data set and the options from which it is made.
         data_sha256: SHA-256 of the data set's content, the same for any number of parts.
     """
 
@@ -72,62 +92,120 @@ def prepare(
 ) -> Partition:  # fmt: skip
     """Return the partition that *options* describe; make it if it does not exist.
 
+    Where only labels, split or features are new, the cut of the same edges is used.
+
     Args:
         options: The graph, and how it is divided.
         num_parts: Number of parts.
         log: Logs the progress.
         as_given: Keep directions, loops, duplicates and features of the edges, for a user's network, for gat and for
-            sage. Otherwise each edge is kept once in both directions, as the GCN's A_hat needs it. A data set that is
-            symmetric by its definition (sbm, cora, citeseer, pubmed) has one partition for both.
+            sage. Otherwise each edge is kept once in both directions, as the GCN's A_hat needs it.
         check: Called with the graph before it is divided, if it is read.
 
     Raises:
-        InputError: The data set is unknown or damaged, or a folder cannot be written.
+        InputError: The data set is unknown or damaged, the user's owners of the nodes do not fit, or a folder cannot be
+            written.
         SpecError: *as_given* with `use_gdc`.
         PluginError: The partitioner is unknown or not installed, and the partition does not exist.
     """
     dataset, how = find_dataset(options, log), diffusion_of(options)
     if as_given and options.use_gdc:
         raise SpecError("use_gdc: a diffused graph is for the model gcn: edges as they are given need use_gdc=False")
-    cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
-    if as_given and not dataset.is_symmetric:
-        cut["edges"] = "as given"
-    by_nodes = options.parallel != "tensor"  # else no partitioner is asked
-    if by_nodes and options.partitioner != "auto":  # "auto" accepts any partition
-        cut["partitioner"] = options.partitioner
-    fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
-    root = options.partition_dir or data_folder(options.data_dir) / "partitions"
-    folder, is_there = _looked_up(root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}", num_parts)
-    if is_there:
+    owner = _read_owner(options.owner, num_parts) if options.owner else None
+    cut = _identity(options, num_parts, owner)
+    form = {"edges": "as given"} if as_given and not dataset.is_symmetric else {}
+    data = fingerprint_of({**dataset.identity, **cut, **form, **({"gdc": asdict(how)} if how else {})})
+    root, name = _root(options), Path(dataset.name).stem
+    if folder := _looked_up(root, num_parts, data):
         log.say(f"partition: {folder}")
-        return Partition(folder, fingerprint, dataset.sha256)
-    if by_nodes:
-        refuse_if_missing(options.partitioner)
+        return Partition(folder, data, dataset.sha256)
+    if options.parallel != "tensor" and owner is None:
+        load_partitioner(options.partitioner)  # refused before any file is read
+    for older in older_partitions(root, name, num_parts):
+        log.say(f"{older}: an older version made it: the partition is made again; that folder may be deleted")
     begin = time.perf_counter()
     graph = read_dataset(dataset, how, log, as_given=as_given)
     if check:
         check(graph)
-    divided = _divide(graph, num_parts, options, log)
-    origin = Origin(dataset.name, fingerprint, divided.partitioner)
-    write_parts(folder, origin, divided.parts, divided.adjacency)
-    log.say(f"partition: {_parts(num_parts)}, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, fingerprint, dataset.sha256)
+    edges = hash_edges(graph)
+    trains = {"train": hash_array(graph.split == TRAIN)} if options.balance == "train" else {}
+    fingerprint = fingerprint_of({"of": edges, **cut, **trains})
+    origin = Origin(dataset.name, edges, fingerprint, data, "none")
+    folder = next(root.glob(f"*-{num_parts}-{fingerprint[:12]}"), root / f"{name}-{num_parts}-{fingerprint[:12]}")
+    said = "the cut of the same edges"
+    if not folder.exists():
+        divided = _divide(graph, num_parts, options, log, owner)
+        write_parts(folder, replace(origin, partitioner=divided.partitioner), divided.parts, divided.adjacency)
+        said = divided.said
+    _refuse_incomplete(folder, num_parts)
+    write_nodes(folder, origin, graph, root / f"{name}-nodes")
+    log.say(f"partition: {_parts(num_parts)}, {said}, {time.perf_counter() - begin:.1f} s: {folder}")
+    return Partition(folder, data, dataset.sha256)
 
 
-def _looked_up(folder: Path, num_parts: int) -> tuple[Path, bool]:
-    """Return the folder without ~, and whether the partition is there: it was renamed when it was whole.
+def _identity(options: "DataSpec", num_parts: int, owner: Owner | None) -> dict[str, Any]:
+    """Return what decides the cut of given edges."""
+    cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
+    if owner is not None:
+        return {**cut, "owner": hash_array(owner)}
+    if options.parallel != "tensor":  # else no partitioner is asked
+        cut["partitioner"] = "metis" if options.partitioner == "auto" else options.partitioner
+    return cut
+
+
+def _read_owner(path: Path, num_parts: int) -> Owner:
+    """Return the part of each node from a user's file: an .npy file, or text with a number in each line, as of gpmetis.
 
     Raises:
-        InputError: A part is missing, the folder may not be entered, or is in the home of nobody.
+        InputError: The file cannot be read, or does not name each of the ranks.
     """
     try:
-        folder = folder.expanduser()
-        if not (is_there := folder.exists()) or part_dir(folder, num_parts - 1).exists():
-            return folder, is_there
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-        raise InputError(f"{folder}: cannot be read: {reason}: choose another --partition-dir") from None
-    raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
+        path = path.expanduser()
+        given = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
+    except (OSError, ValueError, EOFError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise InputError(f"owner {path}: cannot be read: {reason}: expected a rank for each node") from None
+    if given.dtype.kind not in "iu" or given.ndim != 1:
+        raise InputError(
+            f"owner: expected a rank for each node, whole numbers (num_nodes,), not {given.dtype} {given.shape}"
+        )
+    owner = given.astype(np.int64)
+    lowest, highest = int(owner.min(initial=0)), int(owner.max(initial=0))
+    if not 0 <= lowest <= highest < num_parts or not np.bincount(owner, minlength=num_parts).all():
+        raise InputError(
+            f"owner: names {len(np.unique(owner))} parts, {lowest} to {highest}, but there are {num_parts} ranks: each "
+            f"of 0 to {num_parts - 1} must own a node"
+        )
+    return owner
+
+
+def _root(options: "DataSpec") -> Path:
+    try:
+        return (options.partition_dir or data_folder(options.data_dir) / "partitions").expanduser()
+    except RuntimeError as error:  # the home of nobody
+        raise InputError(
+            f"{options.partition_dir}: cannot be read: {str(error).rstrip('.')}: choose another --partition-dir"
+        ) from None
+
+
+def _looked_up(root: Path, num_parts: int, data: str) -> Path | None:
+    """Return the folder of the cut if it is there, whole, with this data set.
+
+    Raises:
+        InputError: A part is missing, or the folder may not be entered.
+    """
+    try:
+        folder = find_cut(root, num_parts, data) if root.exists() else None
+    except OSError as error:
+        raise InputError(f"{root}: cannot be read: {error.strerror}: choose another --partition-dir") from None
+    if folder:
+        _refuse_incomplete(folder, num_parts)
+    return folder
+
+
+def _refuse_incomplete(folder: Path, num_parts: int) -> None:
+    if not part_dir(folder, num_parts - 1).exists():
+        raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
 def _parts(number: int) -> str:
@@ -141,12 +219,12 @@ class _Divided(NamedTuple):
     adjacency: Adjacency | None
 
 
-def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Divided:
+def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log, owner: Owner | None) -> _Divided:
     """Divide the graph as *options* request."""
+    graph = _without_rows(graph)
     if options.parallel != "tensor":
-        log.say(f"cutting it into {_parts(num_parts)}")
         structure = graph.structure()
-        owner, partitioner, halo = assign(structure, num_parts, options.balance, options.partitioner)
+        owner, partitioner, halo = _assign(structure, num_parts, options, log, owner)
         if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure
             halo = halo_size(graph, owner, num_parts)
         said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
@@ -156,6 +234,24 @@ def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Div
         log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
     adjacency, slices = slice_nodes(graph, num_parts)
     return _Divided("by columns", "none", slices, adjacency)
+
+
+def _assign(structure: Graph, num_parts: int, options: "DataSpec", log: Log, owner: Owner | None) -> Assignment:
+    """Return who owns each node: what the user has said, or a partitioner."""
+    if owner is not None:
+        if len(owner) != structure.num_nodes:
+            raise InputError(f"owner: {len(owner):,} numbers, but the graph has {structure.num_nodes:,} nodes")
+        return Assignment(owner, "owner", halo_size(structure, owner, num_parts))
+    is_metis = options.partitioner in {"auto", "metis"}
+    bound = "" if is_metis else f" by {options.partitioner}, in at most {PATIENCE} s"
+    log.say(f"cutting it into {_parts(num_parts)}{bound}")
+    return assign(structure, num_parts, options.balance, options.partitioner)
+
+
+def _without_rows(graph: Graph) -> Graph:
+    """Return the edges and the split only: a cut has no other arrays of the nodes."""
+    none = np.zeros((graph.num_nodes, 0), np.float32)
+    return replace(graph, features=none, labels=np.zeros(graph.num_nodes, np.int64), node_arrays={})
 
 
 def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
@@ -189,7 +285,13 @@ def prepare_part(
     folder, fingerprint, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
     folder = _seen_here(folder, fingerprint, options, session, as_given=as_given)
     with session.together("load part"):
-        part = load_part(Path(folder), world.rank, world.size, fingerprint, checks_shared=world.local_rank == 0)
+        checks = world.local_rank == 0
+        reader = PartReader.open(Path(folder), world.rank, world.size, fingerprint, checks_shared=checks)
+    for _ in range(reader.steps):
+        with together(session.peers):
+            reader.step()
+    with together(session.peers):
+        part = reader.part()
         if check:
             check(part)
     _check_fit(part, session)
@@ -199,7 +301,8 @@ def prepare_part(
 def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Ranks, *, as_given: bool) -> str:
     """Return the partition's folder on this host; make the partition if rank 0's folder is not shared."""
     world = session.world
-    blind = not part_dir(Path(folder), world.rank).is_dir()
+    with together(session.peers):
+        blind = not is_visible(Path(folder), world.rank, fingerprint)
     answers = cast("list[list[int]]", session.peers.share([world.node_rank, int(blind)]))
     hosts = {node for node, missing in answers if missing}
     if not hosts:
@@ -243,3 +346,69 @@ def _checksums(nodes: NDArray[Any], counts: NDArray[Any]) -> dict[str, JsonValue
         for rank, (end, count) in enumerate(zip(ends, counts, strict=True))
         if count
     }
+
+
+def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:
+    """Return the graph that *options* describe, with diffusion if they request it.
+
+    Args:
+        options: The graph.
+        log: Logs the progress.
+        as_given: As in `prepare`.
+
+    Raises:
+        InputError: The data set is unknown or damaged, or has a negative weight, which A_hat does not allow.
+    """
+    return read_dataset(find_dataset(options, log), diffusion_of(options), log, as_given=as_given)
+
+
+def find_dataset(options: "DataSpec", log: Log) -> Dataset:
+    """Return the data set that *options* name; it is not read yet.
+
+    Raises:
+        InputError: There is no such data set.
+    """
+    dataset = open_dataset(
+        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
+    )
+    if dataset.is_normalised and options.normalize_features is None:
+        log.say(
+            f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
+            "--no-normalize-features, or normalize_features=False of ug.load, leaves them as they are"
+        )
+    return dataset
+
+
+def diffusion_of(options: "DataSpec") -> Diffusion | None:
+    """Return the diffusion that *options* request; None: they request none."""
+    return Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
+
+
+def read_dataset(dataset: Dataset, how: Diffusion | None, log: Log, *, as_given: bool) -> Graph:
+    """Return the graph of a data set, with the diffusion *how*; the other arguments are those of `read_graph`."""
+    log.say(f"reading {dataset.name}")
+    graph = dataset.load()
+    if not as_given:
+        graph = _symmetrised(graph, dataset.name, log)
+    edges = f"{len(graph.indices):,} directed" if graph.is_directed else f"{len(graph.indices) // 2:,}"
+    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {edges} edges")
+    if how:
+        if graph.weights is not None:
+            raise InputError(
+                f"{dataset.name}: --use-gdc diffuses a graph whose edges have no weights, and these have: leave "
+                "--use-gdc out, or edge_weight"
+            )
+        log.say("diffusing it")
+        graph = diffuse(graph, how)
+        log.say(f"diffused: {len(graph.indices) // 2:,} edges")
+    return graph
+
+
+def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
+    try:
+        graph, changes = graph.symmetrised()
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from error
+    for change in changes:
+        log.say(f"{name}: {change}")
+    return graph

@@ -35,8 +35,7 @@ from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.torch.part import GraphPart, is_same, make_part
 from unilaunch_graph.torch.ranks import SIMULATED, Ranks, RealRanksError
 

@@ -30,8 +30,7 @@ from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 KEYS = stream_keys(5, 7, 1)

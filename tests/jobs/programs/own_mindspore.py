@@ -17,8 +17,7 @@ import unilaunch_graph as ug
 from unilaunch_graph.data.files import read_graph
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.mindspore.part import make_part
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 DTYPE = ms.float64
 

@@ -24,8 +24,7 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
-from unilaunch_graph.partition.cut import slice_nodes, split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 WHOLE = make_whole()

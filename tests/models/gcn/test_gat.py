@@ -25,8 +25,7 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Features that are mapped from a part's file: A_hat X made of them, block by block."""
+"""Features that are read from a file: A_hat X made of them, block by block."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,8 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
-from unilaunch_graph.partition.store import Origin, load_part, write_parts
+from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.partition.store import Origin, load_part, write_nodes, write_parts
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)], ids=str)
@@ -28,9 +27,9 @@ def test_aggregated_once_from_a_file(dtype: FloatType, tmp_path: Path) -> None:
     plain = make_graph(9, [(0, 1), (1, 2), (3, 4), (2, 8)])
     x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32)
     graph = replace(plain, features=x)
-    write_parts(
-        tmp_path / "p", Origin("x", "x", "none"), split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1))
-    )
+    origin = Origin("x", *["x"] * 4)
+    write_parts(tmp_path / "p", origin, split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1)))
+    write_nodes(tmp_path / "p", origin, graph, tmp_path / "nodes")
     part = load_part(tmp_path / "p", 0, 1, "x")
     layers = plan_layers(GcnSpec(dropout=0), 70, graph.num_classes)
     config = NetworkConfig(layers, 0.0, 0, dtype)

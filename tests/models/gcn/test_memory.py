@@ -21,8 +21,7 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import TEST, TRAIN, Graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 
 def _graph(nodes: int, features: Any) -> Graph:

@@ -13,8 +13,7 @@ from unilaunch_gcn.objective import TrainingLoss, objective_of
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 

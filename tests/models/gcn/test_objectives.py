@@ -21,8 +21,7 @@ from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 TASKS = ["classes", "multilabel", "regression", "several numbers"]

@@ -26,8 +26,7 @@ from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.statistics import count, count_pruned
 

@@ -24,8 +24,7 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, Neighbourhood, infer, neighbourhoods
 from unilaunch_graph.new_file import map_new_file
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 with warnings.catch_warnings():

@@ -26,12 +26,9 @@ from unilaunch_graph.kernels.portable import (
     from_bfloat16,
     to_bfloat16,
 )
-from unilaunch_graph.partition import refine
 
 F32 = np.dtype(np.float32)
 PORTABLE = PortableKernels(F32)
-#: The file that compiles soonest.
-_REFINE = Path(refine.__file__).with_name("refine.c")
 
 
 def _kernels(threads: int = 1, *, is_rounded: bool = False, by_tiles: bool = True) -> NativeKernels:
@@ -275,29 +272,41 @@ def test_choice_depends_on_size_and_type_alone(monkeypatch: pytest.MonkeyPatch) 
     library.load_library.cache_clear()
 
 
-def test_library_is_made_once_and_read_from_its_own_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_source(tmp_path: Path) -> Path:
+    """A file in C that compiles soon."""
+    path = tmp_path / "small.c"
+    path.write_text("int one(void) { return 1; }\n")
+    return path
+
+
+def test_library_is_made_once_and_read_from_its_own_user_only(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It lies in the cache folder under the hash of its source; a folder that others may write is not believed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     library.load_library.cache_clear()
-    assert library.load_library(_REFINE)
+    assert library.load_library(small_source)
     folder = tmp_path / "unilaunch" / "kernels"
     (made,) = folder.glob("*.so")
     library.load_library.cache_clear()
     monkeypatch.setattr(library, "_compile", None)
-    assert library.load_library(_REFINE)
+    assert library.load_library(small_source)
     assert made.stat().st_mode & 0o777 == 0o700
     assert made.stat().st_uid == os.geteuid()
     folder.chmod(0o777)
     library.load_library.cache_clear()
     with pytest.warns(UserWarning, match=r"kernels: another user may write it"):
-        assert library.load_library(_REFINE) is None
+        assert library.load_library(small_source) is None
     library.load_library.cache_clear()
 
 
-def test_a_damaged_library_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_library_is_made_again(small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that loads half of one is ended by SIGBUS."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = f"from pathlib import *; from unilaunch_graph.kernels.library import *; assert load_library({_REFINE!r})"
+    code = (
+        f"from pathlib import *; from unilaunch_graph.kernels.library import *; assert load_library({small_source!r})"
+    )
     load = partial(subprocess.run, [sys.executable, "-W", "error", "-c", code], check=True)
     load()
     (made,) = (tmp_path / "unilaunch" / "kernels").glob("*.so")

@@ -17,8 +17,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 
 def part_of(num_nodes: int, edges: list[tuple[int, int]], ranks: Ranks | None = None) -> Any:

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,38 +23,53 @@ from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition import store
+from unilaunch_graph.partition.cut import Order, order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import Origin, load_part, part_dir, write_parts
+from unilaunch_graph.partition.store import Origin, load_part, nodes_file, part_dir, write_nodes, write_parts
+
+ORIGIN = Origin(source="ring", edges="edges", cut="cut", data="print", partitioner="pymetis 1")
 
 
-def _parts(*, sparse: bool = False) -> list[Part]:
+def _write(folder: Path, graph: Graph, parts: Iterable[Part], origin: Origin = ORIGIN) -> None:
+    write_parts(folder, origin, parts)
+    write_nodes(folder, origin, graph, folder.with_name("nodes"))
+
+
+def _graph(*, sparse: bool = False) -> Graph:
     ring = np.arange(12)
     indptr, indices = undirected(ring, np.roll(ring, -1), 12)
     dense = np.eye(12, 5, dtype=np.float32)
     split: NDArray[np.uint8] = (ring % 4).astype(np.uint8)
-    graph = Graph(indptr, indices, sp.csr_array(dense) if sparse else dense, ring % 3, split, 3)
-    return list(split_parts(graph, order_nodes(graph, ring // 6, 2)))
+    return Graph(indptr, indices, sp.csr_array(dense) if sparse else dense, ring % 3, split, 3)
+
+
+def _parts(*, sparse: bool = False) -> list[Part]:
+    graph = _graph(sparse=sparse)
+    return list(split_parts(graph, order_nodes(graph, np.arange(12) // 6, 2)))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A partition into two parts."""
-    write_parts(tmp_path / "ring-2", Origin("ring", "print", "pymetis 1"), iter(_parts()))
+    _write(tmp_path / "ring-2", _graph(), _parts())
     return tmp_path / "ring-2"
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    """Every array, mapped and not read into memory."""
-    written = _parts(sparse=sparse)
-    write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), iter(written))
+    """Edges are mapped, and not read into memory; of the nodes' arrays the part's rows are read, in its order."""
+    graph = _graph(sparse=sparse)
+    nodes = np.array([3, 0, 5, 1, 4, 2, 11, 6, 10, 7, 9, 8])
+    written = list(split_parts(graph, Order(nodes, np.argsort(nodes).astype(np.int32), np.array([0, 6, 12]))))
+    _write(tmp_path / "ring", graph, written)
     for index, part in enumerate(written):
         read = load_part(tmp_path / "ring", index, 2, "print")
-        for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths", "labels", "split"):
+        for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths"):
             np.testing.assert_array_equal(getattr(read, name), getattr(part, name))
             assert isinstance(getattr(read, name), np.memmap)
+        np.testing.assert_array_equal(read.labels, part.labels)
+        np.testing.assert_array_equal(read.split, part.split)
         assert (abs(read.features - part.features)).sum() == 0
         assert sp.issparse(read.features) is sparse
         assert (read.num_nodes, read.split_sizes) == (part.num_nodes, part.split_sizes)
@@ -68,10 +83,42 @@ def test_a_part_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
         assert load_part(folder, 0, 2, "print").num_owned == 6
-    path = part_dir(folder, 0) / "labels.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
-    with pytest.raises(InputError, match=r"labels\.npy: damaged"):
-        load_part(folder, 0, 2, "print")
+    (labels,) = folder.with_name("nodes").glob("labels-*.npy")
+    for path in (labels, part_dir(folder, 0) / "strengths.npy"):
+        path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+        with pytest.raises(InputError, match=rf"{path.name}: damaged"):
+            load_part(folder, 0, 2, "print")
+
+
+def test_rows_are_read_piece_by_piece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank holds a few bytes of the file beside its own rows; many rows are mapped from a temporary file."""
+    whole = [load_part(folder, index, 2, "print") for index in range(2)]
+    monkeypatch.setattr(store, "_BLOCK", 50)
+    monkeypatch.setattr(store, "_STEP", 100)
+    monkeypatch.setattr(store, "_SHARE", 0.0)
+    for part in whole:
+        read = load_part(folder, part.index, 2, "print")
+        np.testing.assert_array_equal(read.features, part.features)
+        np.testing.assert_array_equal(read.labels, part.labels)
+        assert isinstance(read.features, np.memmap)
+        assert not Path(str(read.features.filename)).exists()
+
+
+def test_arrays_of_a_folder_stay_there_and_others_are_stored_once(tmp_path: Path) -> None:
+    """For any number of parts; one that is only a piece of its file is stored too."""
+    x = tmp_path / "x.npy"
+    np.save(x, np.arange(60.0).reshape(12, 5))
+    np.save(tmp_path / "long.npy", np.arange(20))
+    for features in (np.load(x, mmap_mode="r"), np.asarray(np.load(x, mmap_mode="r"))):
+        graph = replace(_graph(), features=features, labels=np.load(tmp_path / "long.npy", mmap_mode="r")[4:16])
+        for num_parts in (2, 3):
+            order = order_nodes(graph, np.arange(12) % num_parts, num_parts)
+            _write(tmp_path / f"ring-{num_parts}", graph, split_parts(graph, order))
+            for index in range(num_parts):
+                part = load_part(tmp_path / f"ring-{num_parts}", index, num_parts, "print")
+                np.testing.assert_array_equal(part.features, graph.features[part.owned])
+                np.testing.assert_array_equal(part.labels, graph.labels[part.owned])
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "nodes").iterdir()) == ["labels", "split"]
 
 
 def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
@@ -79,7 +126,7 @@ def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
 ) -> None:
     """From 2**31 on; 32 bits made a wrong matrix of them."""
     written = _parts(sparse=True)
-    write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), iter(written))
+    _write(tmp_path / "ring", _graph(sparse=True), written)
     monkeypatch.setattr(edges, "WIDE", 4)
     features = load_part(tmp_path / "ring", 0, 2, "print").features
     assert isinstance(features, sp.csr_array)
@@ -102,9 +149,15 @@ def _flip(folder: Path) -> None:
     path.write_bytes(raw)
 
 
-def _change_manifest(folder: Path, **changed: object) -> None:
+def _change_manifest(folder: Path, *, keeps_hash: bool = False, **changed: object) -> None:
+    """Change a manifest, or write it with other values as its author could."""
     path = part_dir(folder, 0) / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    told = json.loads(path.read_text()) | changed
+    if keeps_hash:
+        del told["sha256"]
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        told["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(told))
 
 
 @pytest.mark.parametrize(
@@ -120,13 +173,18 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
-        (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
+        (lambda f: _change_manifest(f, num_parts=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 8"),
-        (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
-        (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
+        (lambda f: _change_manifest(f, keeps_hash=True, cut="another"), "made from other data"),
+        (lambda f: _change_manifest(f, keeps_hash=True, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),
-        (lambda f: _change_manifest(f, arrays={"node.../other": {"size": 1, "sha256": ""}}), "arrays: expected the"),
+        (
+            lambda f: _change_manifest(f, keeps_hash=True, arrays={"owned_edge.../other": {"size": 1, "sha256": ""}}),
+            "'owned_edge.../other' is no name of an array",
+        ),
+        (lambda f: next(f.with_name("nodes").glob("split-*")).unlink(), r"split-.*\.npy: is missing"),
+        (lambda f: next(f.with_name("nodes").glob("split-*")).write_bytes(b""), r"split-.*\.npy: damaged"),
+        (lambda f: nodes_file(f, "print").write_text("{}"), r"print\.json: damaged"),
     ],
     ids=[
         "flipped",
@@ -138,11 +196,13 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         "deep",
         "other number",
         "no hash",
-        "format",
         "print",
         "index",
         "more",
         "a path",
+        "rows lost",
+        "rows emptied",
+        "no names of rows",
     ],
 )
 def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], words: str, folder: Path) -> None:
@@ -151,7 +211,7 @@ def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], word
     with pytest.raises(InputError, match=words) as refusal:
         load_part(folder, 0, 2, "print")
     assert "\n" not in str(refusal.value)
-    assert "delete" in str(refusal.value) or "cannot be read" in str(refusal.value)
+    assert "delete" in str(refusal.value) or "put it back" in str(refusal.value)
 
 
 def test_another_number_of_parts_is_refused(folder: Path) -> None:
@@ -168,7 +228,7 @@ def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), broken())  # type: ignore[arg-type]
+        write_parts(tmp_path / "ring", ORIGIN, broken())  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,7 +250,7 @@ def test_what_a_killed_process_wrote_is_removed_and_a_living_ones_stays(tmp_path
     assert len(list(tmp_path.iterdir())) == 1
     with folder_beside(folder) as living:
         (living / "part.0").mkdir()
-        write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts()))
+        write_parts(folder, ORIGIN, iter(_parts()))
         assert sorted(tmp_path.iterdir()) == [living, folder]
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -198,7 +258,7 @@ def test_what_a_killed_process_wrote_is_removed_and_a_living_ones_stays(tmp_path
 def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
     """A second maker that was slower changes nothing."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts()))
+    write_parts(folder, ORIGIN, iter(_parts()))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -215,10 +275,12 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
         ("values", replace(make_graph(7, pairs), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
     ):
         written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-        write_parts(tmp_path / name, Origin(name, "print", "pymetis 1"), iter(written))
+        _write(tmp_path / name, graph, written)
         for index, part in enumerate(written):
             read = load_part(tmp_path / name, index, num_parts, "print")
             for field in fields(Part):
+                if field.name == "inputs_sha256":
+                    continue
                 mine, theirs = getattr(part, field.name), getattr(read, field.name)
                 named = isinstance(mine, dict)
                 assert not named or mine.keys() == theirs.keys()
@@ -231,7 +293,7 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partition of sparse features, whose files are damaged and put right again."""
     folder = tmp_path_factory.mktemp("fragile") / "ring"
-    write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts(sparse=True)))
+    _write(folder, _graph(sparse=True), _parts(sparse=True))
     return folder
 
 
@@ -239,13 +301,14 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=300)
 def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> None:
     """Any file, any place, any other byte, or an end that is missing: refused in one line."""
-    path = data.draw(st.sampled_from(sorted(part_dir(fragile, 0).iterdir())))
+    folders = (part_dir(fragile, 0), fragile / "data", fragile.with_name("nodes"))
+    path = data.draw(st.sampled_from([path for folder in folders for path in sorted(folder.iterdir())]))
     raw = path.read_bytes()
     at = data.draw(st.integers(0, len(raw) - 1))
     cut = data.draw(st.booleans())
     path.write_bytes(raw[:at] if cut else raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :])
     try:
-        if path.name == "manifest.json" and path.read_bytes().split() == raw.split():
+        if path.suffix == ".json" and path.read_bytes().split() == raw.split():
             return  # another white space between its values, or none at its end: it says the same
         with pytest.raises(InputError) as refusal:
             load_part(fragile, 0, 2, "print")
@@ -268,24 +331,30 @@ _ONES = np.ones(6)
         ("halo_counts", np.array([0, 1]), r"halo_counts has the sum 1, but there are 2 rows"),
         ("loops", _ONES[1:].astype(np.float32), r"loops has shape \(5,\), but must have 6 rows"),
         ("owned_weights", np.ones(3, np.float32), r"owned_weights has shape \(3,\), but must have 10 rows"),
+        ("owned", np.array([0, 1, 2, 3, 4, 12]), r"owned\[5\] is 12; allowed are 0 to 11"),
         ("features_indices", np.full(5, 5, np.int32), r"features_indices\[0\] is 5; allowed are 0 to 4"),
+        ("labels", np.zeros(11, np.int64), "has 11 rows, but the graph has 12 nodes"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
     name: str, array: Any, words: str, tmp_path: Path
 ) -> None:
     """The author of a partition computes its hashes; an index past the end would read the memory behind an array."""
-    parts, changed = _parts(sparse=True), {name: array}
+    graph, parts = _graph(sparse=True), _parts(sparse=True)
     if name == "features_indices":
-        changed = {"features": sp.csr_array(parts[0].features)}
-        changed["features"].indices = array
-    parts[0] = replace(parts[0], **changed)
-    write_parts(tmp_path / "ring", Origin("ring", "print", "by hand"), iter(parts))
+        features = sp.csr_array(graph.features)
+        features.indices = array
+        graph = replace(graph, features=features)
+    elif name == "labels":
+        graph = replace(graph, labels=array)
+    else:
+        parts[0] = replace(parts[0], **{name: array})
+    _write(tmp_path / "ring", graph, parts)
     with pytest.raises(InputError, match=words + ".*delete the partition"):
         load_part(tmp_path / "ring", 0, 2, "print")
 
 
-@pytest.mark.parametrize("name", ["owned", "send_counts", "features"])
+@pytest.mark.parametrize("name", ["owned", "send_counts"])
 def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -> None:
     """As damage to the manifest."""
     path = part_dir(folder, 0) / "manifest.json"
@@ -299,7 +368,7 @@ def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -
 def test_the_name_of_the_data_may_be_no_utf_8(tmp_path: Path) -> None:
     """As a path in Latin-1 is. The checksum of other names stays what it was."""
     for name in ("gr\udce9", "gr\xe9"):
-        write_parts(tmp_path / name, Origin(name, "print", "pymetis 1"), iter(_parts()))
+        _write(tmp_path / name, _graph(), _parts(), replace(ORIGIN, source=name))
         assert load_part(tmp_path / name, 0, 2, "print").num_nodes == 12
     told = json.loads((tmp_path / "gr\xe9" / "part.0" / "manifest.json").read_text())
     text = json.dumps({**told, "sha256": None}, ensure_ascii=False, separators=(",", ":"))
@@ -310,4 +379,4 @@ def test_the_name_of_the_data_may_be_no_utf_8(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named() -> None:
     """With the option that puts partitions elsewhere."""
     with pytest.raises(InputError, match=r"/proc/none/ring: cannot be written: .*--partition-dir"):
-        write_parts(Path("/proc/none/ring"), Origin("ring", "print", "pymetis 1"), iter(_parts()))
+        write_parts(Path("/proc/none/ring"), ORIGIN, iter(_parts()))

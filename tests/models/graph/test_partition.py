@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph
 from unilaunch.errors import InputError, PluginError
+from unilaunch_graph.data import edges
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition import metis
-from unilaunch_graph.partition.assign import assign
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.mtkahypar import MtKaHyPar
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition import cut as cutting
+from unilaunch_graph.partition import partitioners
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.partitioners import Metis, MtKaHyPar, assign
 from unilaunch_graph.partition.statistics import halo_size
 
 CUTS = st.one_of(cut_graphs(), cut_directed_graphs())
@@ -112,7 +112,7 @@ def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
 
 def test_a_large_graph_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As evenly, and into as small a halo as a grid needs."""
-    monkeypatch.setattr(metis, "_MOST_EDGES", 100)
+    monkeypatch.setattr(partitioners, "_MOST_EDGES", 100)
     graph = _grid(20)
     owner = assign(graph, 4, "nodes", "metis").owner
     assert np.bincount(owner).max() <= 110
@@ -131,23 +131,21 @@ def _communities(count: int) -> Graph:
 
 @pytest.mark.parametrize(("name", "most"), [("mtkahypar", 0.95), ("kaminpar", 1.3)])
 def test_other_partitioners_cut_alike_each_time(name: str, most: float) -> None:
-    """Evenly, in nodes or in edges; Mt-KaHyPar, which sees the halo itself, into a smaller one than METIS alone."""
+    """Evenly; Mt-KaHyPar, which sees the halo itself, into a smaller one than METIS alone."""
     graph = _communities(16)
-    for balance, weights in (("nodes", np.ones(graph.num_nodes, np.int64)), ("edges", graph.degrees)):
-        alone = metis.metis(graph.indptr, graph.indices, 4, weights, objtype=1, ncuts=5)
-        other, again = (assign(graph, 4, balance, name).owner for _ in range(2))
-        np.testing.assert_array_equal(other, again)
-        assert np.bincount(other, weights).max() <= 1.04 * weights.sum() / 4
-        assert halo_size(graph, other, 4) <= most * halo_size(graph, alone, 4)
+    alone = partitioners.metis(graph.indptr, graph.indices, 4, graph.degrees, objtype=1, ncuts=5)
+    other, again = (assign(graph, 4, "edges", name) for _ in range(2))
+    np.testing.assert_array_equal(other.owner, again.owner)
+    assert np.bincount(other.owner, graph.degrees).max() <= 1.04 * graph.degrees.sum() / 4
+    assert other.halo == halo_size(graph, other.owner, 4) <= most * halo_size(graph, alone, 4)
+    assert other.partitioner == f"{name} {version(name)}"
 
 
 def test_metis_cuts_where_no_other_is_asked_for() -> None:
     """Others are slow on some graphs: minutes for a random one of a million edges. An unknown one is refused."""
-    graph = _communities(16)
-    assert assign(graph, 4, "edges").partitioner == f"pymetis {version('pymetis')}"
-    assert assign(graph, 4, "edges", "mtkahypar").partitioner == f"mtkahypar {version('mtkahypar')}"
+    assert assign(_grid(4), 2, "edges").partitioner == f"pymetis {version('pymetis')}"
     with pytest.raises(PluginError, match="no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"):
-        assign(graph, 4, "edges", "scotch")
+        assign(_grid(4), 2, "edges", "scotch")
 
 
 def test_a_partitioner_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +160,34 @@ def test_a_partitioner_that_is_not_installed_is_refused(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("owner", [np.full(16, 2), np.full(16, -1), np.zeros(15, np.int64)], ids=["2", "-1", "fewer"])
 def test_parts_that_there_are_not_are_refused(owner: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a partitioner of somebody else: nothing is counted with them."""
-    monkeypatch.setattr(MtKaHyPar, "cut", lambda *_: owner)
-    with pytest.raises(PluginError, match=r"mtkahypar .*: it must give each of 16 nodes a part from 0 to 1"):
+    monkeypatch.setattr(Metis, "cut", lambda *_: owner)
+    with pytest.raises(PluginError, match=r"pymetis .*: it must give each of 16 nodes a part from 0 to 1"):
+        assign(_grid(4), 2, "nodes", "metis")
+
+
+def test_a_partitioner_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mt-KaHyPar took more than three minutes for a random graph of a million edges, and nothing was said."""
+    monkeypatch.setattr(partitioners, "PATIENCE", 0.01)
+    with pytest.raises(PluginError, match=r"mtkahypar .*: no partition after 0\.01 s.*leave --partitioner out"):
         assign(_grid(4), 2, "nodes", "mtkahypar")
+
+
+def test_a_partitioner_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last line that it said."""
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # its process does not even start
+    with pytest.raises(PluginError, match=r"kaminpar .*: failed with exit code"):
+        assign(_grid(4), 2, "nodes", "kaminpar")
+
+
+@given(st.data())
+def test_no_part_is_empty_while_there_are_nodes(data: st.DataObject) -> None:
+    """A tree of 70 nodes in 35 parts had 13 empty ones."""
+    num_nodes = data.draw(st.integers(2, 70))
+    edges = [(data.draw(st.integers(0, node - 1)), node) for node in range(1, num_nodes) if data.draw(st.booleans())]
+    num_parts = data.draw(st.integers(1, num_nodes + 2))
+    balance = data.draw(st.sampled_from(["nodes", "edges", "train"]))
+    owner = assign(make_graph(num_nodes, edges), num_parts, balance).owner
+    assert len(np.unique(owner)) == min(num_parts, num_nodes)
 
 
 def test_edges_can_be_balanced_instead() -> None:
@@ -184,28 +207,61 @@ def test_weights_fit_into_the_numbers_of_metis() -> None:
     """Their sum is what overflows 32 bits: 2.5 billion edges with --balance edges did."""
     weights = np.full(1000, 2_500_000, np.int64)
     weights[0] *= 2
-    fitted = metis.fitting(weights)
-    assert fitted.sum() <= metis.MOST
+    fitted = partitioners.fitting(weights)
+    assert fitted.sum() <= partitioners.MOST
     assert fitted[0] / fitted[1] == pytest.approx(2, rel=1e-5)
-    np.testing.assert_array_equal(metis.fitting(weights[:10]), weights[:10])
+    np.testing.assert_array_equal(partitioners.fitting(weights[:10]), weights[:10])
 
 
-def test_a_graph_that_metis_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line, before METIS reads beyond its numbers."""
-    monkeypatch.setattr(metis, "MOST", 100)
-    with pytest.raises(InputError, match="METIS counts up to 100 directed edges, and the graph has 1,520"):
-        assign(_grid(20), 2, "nodes")
+def test_more_edges_than_32_bits_count_are_cut_and_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """METIS sees as many of them as it can count, and the parts are those of the whole graph."""
+    graph, counted = _communities(16), []
+    metis = partitioners.metis
+
+    def counting(indptr: Any, indices: Any, *more: Any, **options: Any) -> NDArray[np.int64]:
+        counted.append(len(indices))
+        return metis(indptr, indices, *more, **options)
+
+    for module in (partitioners, cutting):
+        monkeypatch.setattr(module, "metis", counting)
+    for limit in (len(graph.indices) - 1, 8 * graph.num_nodes):
+        counted.clear()
+        monkeypatch.setattr(partitioners, "MOST", limit)
+        monkeypatch.setattr(cutting, "MOST", limit)
+        for module in (edges, cutting):
+            monkeypatch.setattr(module, "WIDE", limit)
+        owner = assign(graph, 2, "nodes").owner
+        parts = list(split_parts(graph, order_nodes(graph, owner, 2)))
+        assert counted
+        assert max(counted) <= limit
+        assert halo_size(graph, owner, 2) <= 0.8 * halo_size(graph, np.arange(graph.num_nodes) % 2, 2)
+        assert sum(len(part.owned_indices) + len(part.halo_indices) for part in parts) == len(graph.indices)
+        dense = dense_adjacency(graph)
+        for part in parts:
+            rows = np.repeat(np.arange(part.num_owned), np.diff(part.owned_indptr))
+            assert dense[part.owned[rows], part.owned[part.owned_indices]].all()
+
+
+def test_a_graph_with_more_nodes_than_metis_counts_needs_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says so; with one, the nodes of a part keep their order."""
+    for module in (partitioners, cutting):
+        monkeypatch.setattr(module, "MOST", 100)
+    graph = _grid(40)
+    with pytest.raises(InputError, match="METIS counts up to 100 edges, too few for 1,600 nodes: give --owner FILE"):
+        assign(graph, 2, "nodes")
+    ordered = order_nodes(graph, np.arange(1600) % 2, 2)
+    np.testing.assert_array_equal(ordered.nodes, [*range(0, 1600, 2), *range(1, 1600, 2)])
 
 
 def test_a_sketch_has_some_edges_of_each_node_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a graph with few edges a node is not sketched: as many edges would be left."""
     graph = _communities(20)
-    assert metis.sketch(graph).nnz == len(graph.indices)
-    monkeypatch.setattr(metis, "MANY", 100)
-    monkeypatch.setattr(metis, "_SEEN", 20)
-    assert metis.sketch(graph).nnz == len(graph.indices)
-    monkeypatch.setattr(metis, "_SEEN", 4)
-    sketched = metis.sketch(graph)
+    assert partitioners.sketch(graph).nnz == len(graph.indices)
+    monkeypatch.setattr(partitioners, "MANY", 100)
+    monkeypatch.setattr(partitioners, "_SEEN", 20)
+    assert partitioners.sketch(graph).nnz == len(graph.indices)
+    monkeypatch.setattr(partitioners, "_SEEN", 4)
+    sketched = partitioners.sketch(graph)
     assert sketched.nnz < 0.7 * len(graph.indices)
     assert (np.diff(sketched.indptr) >= np.minimum(graph.degrees, 4)).all()
     assert abs(sketched - sketched.T).nnz == 0
@@ -226,11 +282,11 @@ def test_more_parts_than_nodes_leaves_parts_empty() -> None:
     assert list(assign(graph, 5, "nodes").owner) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("many", [metis.MANY, 100], ids=["whole", "some edges"])
+@pytest.mark.parametrize("many", [partitioners.MANY, 100], ids=["whole", "some edges"])
 def test_neighbours_stand_near_each_other(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second, finer partition orders a part; a shuffled grid is put in order again, by half of its edges too."""
-    monkeypatch.setattr(metis, "MANY", many)
-    monkeypatch.setattr(metis, "_SEEN", 2)
+    monkeypatch.setattr(partitioners, "MANY", many)
+    monkeypatch.setattr(partitioners, "_SEEN", 2)
     grid = _grid(60)
     shuffled = np.random.default_rng(0).permutation(grid.num_nodes)
     rows = np.repeat(np.arange(grid.num_nodes), grid.degrees)

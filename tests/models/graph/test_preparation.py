@@ -1,7 +1,9 @@
 """From a data set to this rank's part, by ranks that are threads."""
 
 import shutil
+import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -9,6 +11,7 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 
+import unilaunch_graph as ug
 from threaded_ranks import RankInTurn, in_turns
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.folder.folder import OutputFolder
@@ -21,9 +24,10 @@ from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph import loading
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition import preparation, reading
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.partition import preparation, store
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import load_part
+from unilaunch_graph.partition.store import PartReader, load_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
@@ -45,12 +49,13 @@ def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, **more: Any)
 def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole graph, where ranks divide columns: a host that has files of its own may have damaged ones."""
     checks: dict[int, bool] = {}
+    opened = PartReader.open
 
-    def load(folder: Path, index: int, num_parts: int, fingerprint: str, *, checks_shared: bool) -> Part:
+    def load(folder: Path, index: int, num_parts: int, data: str, *, checks_shared: bool) -> PartReader:
         checks[index] = checks_shared
-        return load_part(folder, index, num_parts, fingerprint, checks_shared=checks_shared)
+        return opened(folder, index, num_parts, data, checks_shared=checks_shared)
 
-    monkeypatch.setattr(preparation, "load_part", load)
+    monkeypatch.setattr(PartReader, "open", load)
     draw = np.random.default_rng(0)
     arrays: dict[str, Any] = {"edge_index": draw.integers(0, 40, (2, 90)), "y": np.arange(40) % 3}
     np.savez(tmp_path / "graph.npz", x=draw.random((40, 5)), **arrays)
@@ -129,7 +134,7 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
                 for partition in [preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=as_given)]
                 for index in range(2)
             ]
-        assert len(list(folder.iterdir())) == folders
+        assert len(list(folder.glob("*/part.0"))) == folders
     own, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
     assert [part.is_directed for part in (*own, *symmetric)] == [True, True, False, False]
     features = [side["edge_attr"] for part in own for side in (part.owned_edge_arrays, part.halo_edge_arrays)]
@@ -173,7 +178,7 @@ def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"edge_index": np.array([[0, 1], [1, 0]]), "edge_weight": np.array([2.0, 2])}
     np.savez(tmp_path / "own.npz", x=np.eye(2), y=np.arange(2), **arrays)
     with pytest.raises(InputError, match="--use-gdc diffuses a graph whose edges have no weights"):
-        reading.read_graph(
+        preparation.read_graph(
             DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path, use_gdc=True), Log(level="CRITICAL")
         )
 
@@ -186,8 +191,178 @@ def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
     for name, is_divided in (("sbm", True), (str(tmp_path / "own.npz"), False)):
         for asked in (None, True, False):
             options = DataSpec(dataset=name, data_dir=tmp_path, normalize_features=asked)
-            graph = reading.read_graph(options, Log())
+            graph = preparation.read_graph(options, Log())
             divided = is_divided if asked is None else asked
             assert (graph.features.max() >= 1) != divided
             said = "each node's features are divided by their sum, as in the GCN paper"
             assert (said in capsys.readouterr().err) == (divided and asked is None)
+
+
+def _write_graph(folder: Path, **changed: Any) -> Path:
+    """Write a graph of 60 nodes as a folder, with other arrays than the usual ones."""
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {"x": draw.random((60, 8)), "y": np.arange(60) % 3, "split": (0.5, 0.25, 0.25)}
+    return ug.from_edges(draw.integers(0, 60, (2, 200)), folder, overwrite=True, **arrays | changed)
+
+
+def _cuts(folder: Path) -> dict[str, int]:
+    """Return the files of a folder of partitions, with the time at which each was written."""
+    files = (path for path in folder.rglob("*.npy") if path.is_file())
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in files}
+
+
+@pytest.mark.parametrize("name", ["graph", "graph.npz"])
+def test_other_rows_on_the_same_edges_are_no_new_cut(name: str, tmp_path: Path) -> None:
+    """Another mask, label or feature: only that array is written; a folder's arrays stay in the folder."""
+    options = DataSpec(dataset=str(tmp_path / name), data_dir=tmp_path)
+    before: dict[str, int] = {}
+    written = {}
+    draw = np.random.default_rng(1)
+    changes: dict[str, Any] = {
+        "none": {}, "split": {"split": (0.2, 0.2, 0.6)}, "labels": {"y": np.arange(60) % 2},
+        "features": {"x": draw.random((60, 8))},
+    }  # fmt: skip
+    for change, arrays in changes.items():
+        folder = _write_graph(tmp_path / "graph", **arrays)
+        if name == "graph.npz":
+            np.savez(tmp_path / name, **{path.stem: np.load(path) for path in folder.glob("*.npy")})
+        partition = preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
+        now = _cuts(tmp_path / "partitions")
+        assert now.items() >= before.items()
+        written[change] = {Path(path).name.partition("-")[0] for path in now.keys() - before.keys()}
+        before = now
+        graph = open_dataset(options.dataset, tmp_path, None, 0, normalize_features=None).load()
+        for index in range(2):
+            part = load_part(partition.folder, index, 2, partition.fingerprint)
+            np.testing.assert_array_equal(part.features, graph.features[part.owned])
+            np.testing.assert_array_equal(part.labels, graph.labels[part.owned])
+            np.testing.assert_array_equal(part.split, graph.split[part.owned])
+            assert part.split_sizes == graph.split_sizes
+    assert ("features" in written["none"]) == (name == "graph.npz")
+    assert written["split"] == {"split"}
+    assert written["labels"] | written["features"] <= {"labels", "features", "split"}
+    assert len(list((tmp_path / "partitions").glob("*/part.0"))) == 1
+
+
+def test_a_folder_that_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
+    """Its content is the same, so the cut is; what its old place holds now is not read."""
+    old = _write_graph(tmp_path / "old")
+    options = DataSpec(dataset=str(old), data_dir=tmp_path)
+    first = preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
+    shutil.copytree(old, tmp_path / "new")
+    _write_graph(tmp_path / "old", x=np.zeros((60, 8)))
+    moved = options.model_copy(update={"dataset": str(tmp_path / "new")})
+    second = preparation.prepare(moved, 2, Log(level="CRITICAL"), as_given=True)
+    assert second == first
+    part = load_part(second.folder, 0, 2, second.fingerprint)
+    np.testing.assert_array_equal(part.features, np.load(tmp_path / "new" / "x.npy")[part.owned])
+
+
+def test_only_a_balance_of_training_nodes_asks_for_the_mask(tmp_path: Path) -> None:
+    """Then another mask is another cut."""
+    for shares, cuts in (((0.5, 0.25, 0.25), 1), ((0.2, 0.2, 0.6), 2)):
+        folder = _write_graph(tmp_path / "graph", split=shares)
+        options = DataSpec(dataset=str(folder), data_dir=tmp_path, balance="train")
+        preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
+        assert len(list((tmp_path / "partitions").glob("*/part.0"))) == cuts
+
+
+def test_a_prediction_depends_on_edges_and_features_only(tmp_path: Path) -> None:
+    """`inputs_sha256` names them, for any partition."""
+    seen = []
+    for changed, num_parts in (({}, 2), ({"split": (0.2, 0.2, 0.6)}, 3), ({"x": np.ones((60, 8))}, 2)):
+        options = DataSpec(dataset=str(_write_graph(tmp_path / "graph", **changed)), data_dir=tmp_path)
+        partition = preparation.prepare(options, num_parts, Log(level="CRITICAL"), as_given=True)
+        seen.append(load_part(partition.folder, 0, num_parts, partition.fingerprint).inputs_sha256)
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_a_partition_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
+    """From an .npy file, and from the text that gpmetis writes: one cut."""
+    owner = np.random.default_rng(0).integers(0, 3, 60)
+    np.save(tmp_path / "owner.npy", owner.astype(np.int32))
+    np.savetxt(tmp_path / "graph.part.3", owner, "%d")
+    folder = _write_graph(tmp_path / "graph")
+    for file in ("owner.npy", "graph.part.3"):
+        options = DataSpec(dataset=str(folder), data_dir=tmp_path, owner=tmp_path / file)
+        for part in _prepare(options, ["a", "a", "b"], tmp_path / f"out of {file}", as_given=True):
+            np.testing.assert_array_equal(np.sort(part.owned), np.flatnonzero(owner == part.index))
+    assert len(list((tmp_path / "partitions").glob("*/part.0"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (np.arange(60) % 3, "owner: names 3 parts, 0 to 2, but there are 2 ranks: each of 0 to 1 must own a node"),
+        (np.zeros(60, int), "owner: names 1 parts, 0 to 0, but there are 2 ranks"),
+        (np.arange(60) % 2 - 1, "owner: names 2 parts, -1 to 0"),
+        (np.arange(59) % 2, "owner: 59 numbers, but the graph has 60 nodes"),
+        (np.full(60, 0.5), r"whole numbers \(num_nodes,\), not float64"),
+        (np.zeros((60, 2), int), r"whole numbers \(num_nodes,\), not int64 \(60, 2\)"),
+        (None, r"owner\.npy: cannot be read: No such file"),
+    ],
+)
+def test_a_partition_of_ones_own_that_does_not_fit_is_refused(owner: Any, words: str, tmp_path: Path) -> None:
+    """In one line, and nothing is written."""
+    if owner is not None:
+        np.save(tmp_path / "owner.npy", owner)
+    folder = _write_graph(tmp_path / "graph")
+    options = DataSpec(dataset=str(folder), data_dir=tmp_path, owner=tmp_path / "owner.npy")
+    with pytest.raises(InputError, match=words):
+        preparation.prepare(options, 2, Log(level="CRITICAL"))
+    assert not (tmp_path / "partitions").exists()
+
+
+def test_load_takes_an_owner_of_each_node_as_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On each rank; what is no array of whole numbers is refused by each, so that none waits for another."""
+    current = threading.local()
+    monkeypatch.setattr(loading, "join", lambda _: current.member)
+    folder = _write_graph(tmp_path / "graph")
+
+    def load(owner: Any, rank: int, peers: RankInTurn) -> Part:
+        world = count_world(LauncherInfo("threads", rank, 2, None, None, "run", {}), ["a", "a"], "a")
+        current.member = create_autospec(Member, instance=True, environ={}, world=world, peers=peers)
+        return loading.load_part(folder, "cpu", {"owner": owner, "data_dir": tmp_path})[0]
+
+    owner = np.random.default_rng(0).integers(0, 2, 60)
+    for part in in_turns(2, partial(load, owner)):
+        np.testing.assert_array_equal(np.sort(part.owned), np.flatnonzero(owner == part.index))
+    with pytest.raises(SpecError, match="owner: expected the rank of each node, whole numbers"):
+        in_turns(2, partial(load, owner / 2))
+
+
+def test_an_owner_of_each_node_leaves_nothing_else_to_choose() -> None:
+    """No partitioner cuts then, and nothing is balanced."""
+    owner = Path("owner.npy")
+    with pytest.raises(SpecError, match="owner: must be left out beside partitioner"):
+        DataSpec(owner=owner, partitioner="metis")
+    with pytest.raises(SpecError, match="owner: must be left out beside balance"):
+        DataSpec(owner=owner, balance="edges")
+    with pytest.raises(SpecError, match="owner: must be left out beside parallel"):
+        DataSpec(owner=owner, parallel="tensor")
+
+
+def test_ranks_of_a_host_read_rows_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together: what one of them cannot read ends all of them."""
+    monkeypatch.setattr(store, "_STEP", 256)
+    options = DataSpec(dataset=str(_write_graph(tmp_path / "graph")), data_dir=tmp_path)
+    parts = _prepare(options, ["a", "a", "b"], tmp_path / "out", as_given=True)
+    whole = np.load(tmp_path / "graph" / "x.npy")
+    for part in parts:
+        np.testing.assert_array_equal(part.features, whole[part.owned])
+    (split,) = (tmp_path / "partitions" / "graph-nodes").glob("split-*")
+    split.write_bytes(split.read_bytes()[:-1] + b"\x09")
+    with pytest.raises(RefusedTogetherError, match=r"split-.*damaged"):
+        _prepare(options, ["a", "a", "b"], tmp_path / "again", as_given=True)
+
+
+def test_a_partition_of_an_older_version_is_made_again_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder stays, and is named."""
+    older = tmp_path / "partitions" / "graph-2-0123456789ab"
+    (older / "part.0").mkdir(parents=True)
+    (older / "part.0" / "manifest.json").write_text('{"format": 8}')
+    options = DataSpec(dataset=str(_write_graph(tmp_path / "graph")), data_dir=tmp_path)
+    assert preparation.prepare(options, 2, Log(), as_given=True).folder != older
+    assert f"{older}: an older version made it: the partition is made again" in capsys.readouterr().err

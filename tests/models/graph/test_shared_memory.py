@@ -20,8 +20,7 @@ from unilaunch_graph.exchange import shared_memory
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 #: Three nodes, each in a part of its own, and each a neighbour of both others.

@@ -11,9 +11,8 @@ from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.in_edges import merge_in_edges
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.partition.part import merge_in_edges
 
 
 @settings(max_examples=30)

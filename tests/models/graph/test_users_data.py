@@ -20,8 +20,7 @@ from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.network import part as network_part
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 

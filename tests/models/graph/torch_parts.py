@@ -10,8 +10,7 @@ import torch
 from threaded_ranks import on_every_rank
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 
