@@ -20,10 +20,9 @@ from unilaunch_gcn.keeping import History, Keeper
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.series import Series
 from unilaunch_graph.data.graph import TRAIN
-from unilaunch_graph.exchange.gather import save_rows
+from unilaunch_graph.prediction_file import save_predictions
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.optimizer import Adam
@@ -241,8 +240,8 @@ class Training:
         """Write what the network says of every node after the last epoch; all ranks must call it."""
         on_host = self.session.placement.device == "cpu"
         collectives = self.collectives if on_host else self.session.peers.collectives()
-        arrays = predictions(self.part, self.network.logits())
-        save_rows(path, self.part, arrays, collectives)
+        scores = self.network.logits().astype(np.float32, copy=False)
+        save_predictions(path, self.part, (scores, None), collectives)
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""

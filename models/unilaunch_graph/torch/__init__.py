@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
 from unilaunch_graph.torch.batch_norm import BatchNorm
+from unilaunch_graph.torch.blocks import blocks
 from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.loading import load
 from unilaunch_graph.torch.part import GraphPart
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from unilaunch_graph.torch.exactness import NotCheckedError, check
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "fetch",
-    "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "blocks", "check", "distribute", "dropout",
+    "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 
