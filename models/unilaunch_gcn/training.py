@@ -22,12 +22,12 @@ from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.series import Series
 from unilaunch_graph.data.graph import TRAIN
-from unilaunch_graph.prediction_file import save_predictions
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.peak import peak_memory
+from unilaunch_graph.prediction_file import save_predictions
 from unilaunch_graph.training.objective import SPLITS, shown
 from unilaunch_graph.training.steps import StepFigures, Steps
 

@@ -3,6 +3,7 @@
 import csv
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,7 +40,7 @@ def refuse_no_predictions(path: Path | str, option: str = "") -> None:
     if (ending := Path(path).suffix) not in _WRITERS:
         raise InputError(f"{option}{path}: expected a name that ends in {', '.join(_WRITERS)}")
     if ending == ".parquet":
-        _pyarrow()
+        _parquet()
 
 
 def names_of(graph: Path | str) -> Names:
@@ -141,15 +142,13 @@ def _write_csv(file: Path, arrays: Arrays, names: Names) -> None:
 
 
 def _write_parquet(file: Path, arrays: Arrays, names: Names) -> None:
-    pyarrow, writer = _pyarrow(), None
-    try:
-        for table in _tables(arrays, names):
-            rows = pyarrow.table(table)
-            writer = writer or pyarrow.parquet.ParquetWriter(file, rows.schema)
-            writer.write_table(rows)
-    finally:
-        if writer:
-            writer.close()
+    import pyarrow as pa
+
+    with ExitStack() as opened:
+        writer = None
+        for table in map(pa.table, _tables(arrays, names)):
+            writer = writer or opened.enter_context(_parquet().ParquetWriter(file, table.schema))
+            writer.write_table(table)
 
 
 def _write_npy(file: Path, arrays: Arrays, names: Names) -> None:  # noqa: ARG001  (as the others)
@@ -157,13 +156,12 @@ def _write_npy(file: Path, arrays: Arrays, names: Names) -> None:  # noqa: ARG00
         np.lib.format.write_array(opened, arrays["scores"])  # type: ignore[no-untyped-call]
 
 
-def _pyarrow() -> Any:
+def _parquet() -> Any:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        from pyarrow import parquet
     except ImportError:
         raise PluginError(".parquet needs pyarrow: pip install 'unilaunch[tables]'") from None
-    return pyarrow
+    return parquet
 
 
 _WRITERS: dict[str, Callable[[Path, Arrays, Names], None]] = {

@@ -14,7 +14,7 @@ from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.network import prediction as network
 
 
-def predict(  # noqa: PLR0913
+def predict(
     model: Callable[..., Any] | Sequence[Callable[..., Any]],
     graph: GraphPart | str | Path,
     output: Path | str | None = None,
@@ -26,10 +26,10 @@ def predict(  # noqa: PLR0913
     """Return a network's output for this rank's nodes, and write the output for all nodes. All ranks must call this.
 
     A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
-    layer by layer to the blocks of `ug.mindspore.blocks`; what lies between two layers are files of float32 in the folder
-    for temporary files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step
-    along the edges, or takes rows alone (an activation, a normalisation with running statistics). Before it is applied
-    it is checked: it must give the same rows on a small graph as on that graph's blocks.
+    layer by layer to the blocks of `ug.mindspore.blocks`; what lies between two layers are files of float32 in the
+    folder for temporary files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one
+    step along the edges, or takes rows alone (an activation, a normalisation with running statistics). Before it is
+    applied it is checked: it must give the same rows on a small graph as on that graph's blocks.
 
     A network or a member is called with rows, then with what its further arguments are named after: edge_index,
     edge_weight, edge_attr, edge_type, part. If such an argument has a default value, and the graph has the array, it
@@ -38,7 +38,8 @@ def predict(  # noqa: PLR0913
     whole graph. Cells must be in evaluation mode (`set_train(False)`).
 
     Args:
-        model: The network, or a list of its layers, as a `CellList` is one. A network as a whole may return a pair: scores and embeddings.
+        model: The network, or a list of its layers, as a `CellList` is one. A network as a whole may return a pair:
+            scores and embeddings.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
         output: The file that rank 0 writes, in the user's order; None: none is written. No rank holds more of another
@@ -49,7 +50,8 @@ def predict(  # noqa: PLR0913
             if the network as a whole returns a pair.
             .npy: the scores alone.
             .csv, .parquet: a row for each node: node, its name, class, split, the scores and the embeddings.
-        memory: Bytes that a block may take, with what the layer makes of it.
+        memory: Bytes that a block may take, with what the layer makes of it: twice as many numbers for a row or edge
+            as the layer gets, since MindSpore does not tell what it makes.
         names: The names of nodes and classes, for a table (`ug.read_names`). Those of a graph that is given by its
             folder are read.
         **options: Beside a name: fields of `unilaunch_graph.spec.DataSpec`, as in `load`.

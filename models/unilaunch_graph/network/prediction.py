@@ -72,7 +72,7 @@ class Framework(ABC):
     def array(self, rows: Any) -> NDArray[Any]:
         """Return a tensor as an array, 16-bit numbers as float32."""
 
-    def check_device(self, ranks: Any) -> None:
+    def check_device(self, ranks: Any) -> None:  # noqa: B027  (MindSpore has one device)
         """Refuse ranks whose tensors are not in the host's memory."""
 
     def takes_pair(self, layer: Callee) -> bool:  # noqa: ARG002  (of a framework)
@@ -284,7 +284,7 @@ def _steps(use: Framework, layers: Sequence[Callee], blocks: Blocks[Any]) -> lis
 
 
 def _small_graph(part: Part, rows: Features, *, is_weighted: bool) -> Part:
-    """Return a small graph, some of whose nodes have no edge, with rows and arrays of edges that are drawn from real ones."""
+    """Return a small graph, in which some nodes have no edge; its rows and arrays are drawn from this rank's."""
     num_nodes, num_edges, _ = _CHECKED
     draw = np.random.default_rng(0)
     ends = draw.integers(0, num_nodes - 2, (2, num_edges))

@@ -13,7 +13,7 @@ from unilaunch_graph.torch.blocks import TORCH
 from unilaunch_graph.torch.part import GraphPart
 
 
-def predict(  # noqa: PLR0913
+def predict(
     model: Callable[..., Any] | Sequence[Callable[..., Any]],
     graph: GraphPart | str | Path,
     output: Path | str | None = None,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphs_by_hand import make_directed_graph
 import unilaunch_graph as ug
+from graphs_by_hand import make_directed_graph
 from models.graph.torch_parts import make_whole, on_parts
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError

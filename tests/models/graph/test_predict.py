@@ -1,6 +1,7 @@
 """ug.torch.predict: a network layer by layer on blocks says what it says as a whole, or is refused by name."""
 
 import copy
+import csv
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 from torch.nn import functional
 from torch_geometric import nn
 from typing_extensions import override
@@ -20,6 +22,7 @@ import unilaunch_graph as ug
 from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.data.edges import edges_as_given
+from unilaunch_graph.data.graph_folder import Names
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import predict
@@ -138,6 +141,57 @@ def test_the_file_has_the_arrays_of_the_command(
             np.testing.assert_array_equal(arrays["classes"], expected)
 
 
+def _tabled(file: Path) -> list[list[str]]:
+    if file.suffix == ".csv":
+        with file.open(newline="") as opened:
+            return list(csv.reader(opened))
+    table = parquet.read_table(file)
+    rows = [table.column_names, *(list(row.values()) for row in table.to_pylist())]
+    return [[str(value) for value in row] for row in rows]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_table_has_a_row_for_each_node(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the names of nodes and classes; written in blocks of rows."""
+    monkeypatch.setattr("unilaunch_graph.prediction_file._ROWS", 7)
+    file, scores = tmp_path / f"out{ending}", _expected()
+    names = Names([f"n{node}" for node in range(40)], ["a", "b", "c"])
+
+    def work(part: GraphPart) -> None:
+        predict(distribute(_net(), part), _single(part), file, names=names)
+
+    on_parts(WHOLE, PARTS, work)
+    head, *rows = _tabled(file)
+    assert head == ["node", "name", "class", "split", "score_a", "score_b", "score_c"]
+    assert [row[:3] for row in rows] == [[str(i), f"n{i}", "abc"[row.argmax()]] for i, row in enumerate(scores)]
+    assert [row[3] for row in rows] == [{0: "", 1: "train"}[use] for use in WHOLE.graph.split.tolist()]
+    np.testing.assert_allclose(np.array([row[4:] for row in rows], np.float32), scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regression"])
+def test_a_table_of_labels_or_numbers(task: str, tmp_path: Path) -> None:
+    whole, labels = _of_task(task)
+    on_parts(whole, 1, lambda part: predict(_net(), _single(part), tmp_path / "out.csv"))
+    head, *rows = _tabled(tmp_path / "out.csv")
+    classes = [] if labels is None else ["class_0", "class_1", "class_2"]
+    assert head == ["node", *classes, "split", "score_0", "score_1", "score_2"]
+    if labels is not None:
+        assert [row[1:4] for row in rows] == labels.astype(str).tolist()
+
+
+def test_a_graph_by_its_folder_brings_its_names(tmp_path: Path) -> None:
+    """Labels that were text are text again. The scores alone are an array."""
+    ends, names = [["oslo", "hamar"], ["hamar", "bergen"]], ["oslo", "hamar", "bergen"]
+    folder = ug.from_edges(ends, tmp_path / "g", nodes=names, x=[[3.0], [1.0], [2.0]], y=["cold", "warm", "cold"])
+    layer = [lambda x: torch.cat([x, 4 - x], 1)]
+    for ending in (".csv", ".npy"):
+        predict(layer, folder, tmp_path / f"out{ending}", partition_dir=tmp_path / "parts")
+    assert [row[:3] for row in _tabled(tmp_path / "out.csv")] == [
+        ["node", "name", "class"], ["0", "oslo", "cold"], ["1", "hamar", "warm"], ["2", "bergen", "cold"],
+    ]  # fmt: skip
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [[3, 1], [1, 3], [2, 2]])
+
+
 def test_layers_need_no_labels(tmp_path: Path) -> None:
     """Of a graph by its name; without labels nothing says whether scores are of classes."""
     np.savez(tmp_path / "own.npz", edge_index=[[0, 1], [1, 2]], x=np.eye(3))
@@ -216,7 +270,7 @@ CASES: dict[str, tuple[Callable[[], list[Any]], str]] = {
     "all nodes": (lambda: [nn.SAGEConv(8, 3), nn.GraphNorm(3)], "SAGEConv with GraphNorm gives other rows"),
     "own statistics": (lambda: [torch.nn.BatchNorm1d(8, track_running_stats=False)], "BatchNorm1d gives other rows"),
     "largest degree": (lambda: [nn.SAGEConv(8, 3, aggr="lstm")], "SAGEConv gives other rows"),
-    "degrees without weights": (lambda: [lambda x, edges: _GCN(x, edges)], "an argument edge_weight"),
+    "degrees without weights": (lambda: [_unweighted], "an argument edge_weight"),
     "out-degrees": (lambda: [partial(_weighted, nn.ChebConv(8, 3, K=2))], "_weighted gives other rows"),
     "kept edges": (lambda: [partial(_weighted, nn.GCNConv(8, 3, cached=True))], "GCNConv keeps what it makes"),
     "wrong rows": (lambda: [lambda x, _: x[:1]], "returned 1 rows of"),
@@ -241,6 +295,10 @@ def _evaluating(layer: Any) -> Any:
         if isinstance(one, torch.nn.Module):
             one.eval()
     return layer
+
+
+def _unweighted(x: torch.Tensor, edges: torch.Tensor) -> Any:
+    return _GCN(x, edges)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -472,3 +530,33 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
     for output in (tmp_path, tmp_path / "none" / "out.npz"):
         with pytest.raises(InputError, match="expected the name of a file, in a folder that is there"):
             on_parts(WHOLE, 1, lambda part: predict(never, _single(part), output))  # noqa: B023
+    with pytest.raises(InputError, match=r"out.xlsx: expected a name that ends in .npz, .npy, .csv, .parquet"):
+        on_parts(WHOLE, 1, lambda part: predict(never, _single(part), tmp_path / "out.xlsx"))
+
+
+def _reset_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _peak()
+
+
+def _peak() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """By what the layer makes too: messages of eight heads are sixteen times as wide as the rows that it gets."""
+    draw, count = np.random.default_rng(0), 20_000
+    np.savez(
+        tmp_path / "g.npz", edge_index=draw.integers(0, count, (2, 200_000)), x=draw.random((count, 8), np.float32)
+    )
+    layers = [nn.GATConv(8, 16, heads=8, concat=False).eval()]
+    options = {"data_dir": tmp_path, "partition_dir": tmp_path / "parts"}
+    predict(layers, tmp_path / "g.npz", **options, memory=1 << 20)  # what is made once: the cut, the imports
+    peaks = {}
+    for memory in (1 << 30, 24 << 20):
+        before = _reset_peak()
+        predict(layers, tmp_path / "g.npz", **options, memory=memory)
+        peaks[memory] = _peak() - before
+    assert peaks[1 << 30] > 200 << 20
+    assert peaks[24 << 20] < 2 * (24 << 20)
