@@ -19,7 +19,7 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.blocks import Block, Blocks, block_size, graph_of
 from unilaunch_graph.data.edges import EDGE_IDS
 from unilaunch_graph.data.graph import Features
-from unilaunch_graph.data.graph_folder import Names
+from unilaunch_graph.data.graph_folder import NO_NAMES, Names
 from unilaunch_graph.network.checks import check_matrix, check_rows
 from unilaunch_graph.network.layer import Layer as OurLayer
 from unilaunch_graph.network.part import PartFields
@@ -101,12 +101,18 @@ def predict(
 
     The arguments are those of `ug.torch.predict`. The embeddings are None unless a whole model returns a pair.
 
+    Raises:
+        SpecError: A layer is not exact on a block, a whole model is to run on a graph that is not loaded, there is no
+            layer, or there are options of `load` beside a part.
+        ValueError: A whole model returns another number of rows than of owned nodes.
+        InputError: On rank 0: the file cannot be written.
     """
-    is_part = isinstance(graph, PartFields)
+    is_part, names = isinstance(graph, PartFields), output.names
     _refuse_strange(options, model, is_part=is_part)
     part, ranks = _loaded(use, graph, options)
     if output.path is not None and ranks.rank == 0:
         refuse_no_predictions(output.path)
+        names = names if is_part or names != NO_NAMES else names_of(graph)
     with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
         if isinstance(model, Sequence):
             blocks = Blocks(_with_features(part), ranks.collectives, use.alone)
@@ -114,7 +120,6 @@ def predict(
         else:
             scores, embeddings = _of_whole(use, model, graph)
         if output.path is not None:
-            names = output.names if is_part else names_of(graph)
             save_predictions(Path(output.path), part, (scores, embeddings), ranks.collectives, names)
     return scores, embeddings
 
@@ -273,6 +278,7 @@ class _Step:
 
 
 def _steps(use: Framework, layers: Sequence[Callee], blocks: Blocks[Any]) -> list[_Step]:
+    """Return the layers, each that takes edges with those behind it that take rows alone."""
     there = {"edge_index", "part", *blocks.part.owned_edge_arrays, *(["edge_weight"] if blocks.is_weighted else [])}
     steps: list[_Step] = []
     for layer in layers:
