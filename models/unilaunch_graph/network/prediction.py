@@ -115,7 +115,7 @@ def predict(
         names = names if is_part or names != NO_NAMES else names_of(graph)
     with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
         if isinstance(model, Sequence):
-            blocks = Blocks(_with_features(part), ranks.collectives, use.alone)
+            blocks = Blocks(_with_features("predict", part), ranks.collectives, use.alone)
             scores, embeddings = _by_layers(use, model, blocks, output.memory, Path(folder)), None
         else:
             scores, embeddings = _of_whole(use, model, graph)
@@ -131,7 +131,7 @@ def blocks(
     _refuse_options("blocks", options, is_part=isinstance(graph, PartFields))
     part, ranks = _loaded(use, graph, options)
     if x is None:
-        rows: Any = _with_features(part).features
+        rows: Any = _with_features("blocks", part).features
     else:
         check_matrix("blocks", x, part.num_owned)
         rows = use.array(x)
@@ -148,14 +148,16 @@ def _loaded(use: Framework, graph: Any, options: Mapping[str, Any]) -> tuple[Par
     return part, ranks
 
 
-def _with_features(part: Part) -> Part:
+def _with_features(call: str, part: Part) -> Part:
     """Return *part*.
 
     Raises:
         SpecError: It has no features.
     """
     if not part.num_features:
-        raise SpecError("the graph has no features (x), which the first layer takes: give predict a whole model")
+        raise SpecError(
+            f"{call}: the graph has no features (x), which the first layer takes: give rows, or predict a whole model"
+        )
     return part
 
 
@@ -300,7 +302,8 @@ def _small_graph(part: Part, rows: Features, *, is_weighted: bool) -> Part:
     def drawn(array: NDArray[Any]) -> NDArray[Any]:
         if not len(array):
             return np.zeros((num_edges, *array.shape[1:]), array.dtype)
-        return array[draw.integers(0, len(array), num_edges)]
+        chosen: NDArray[Any] = array[draw.integers(0, len(array), num_edges)]
+        return chosen
 
     arrays = {name: drawn(array) for name, array in part.owned_edge_arrays.items() if name != EDGE_IDS}
     weights = draw.uniform(0.5, 1.5, num_edges).astype(np.float32) if is_weighted else np.empty(0, np.float32)

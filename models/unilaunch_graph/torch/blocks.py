@@ -139,11 +139,11 @@ class Torch(network.Framework):
             yield counting.made
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of each tensor that is made in other memory than that of the inputs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: list[int] = []
 
     @override

@@ -259,7 +259,7 @@ def test_a_whole_model_may_take_the_part() -> None:
     (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(net(part.x.float(), _single(part)).detach(), part))
     rows = on_parts(WHOLE, PARTS, lambda part: ug.torch.gather(predict(net, _single(part)), part))[0]
     torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
-    layers = [net.gat, torch.relu, net.sage]
+    layers: list[Callable[..., Any]] = [net.gat, torch.relu, net.sage]
     rows = on_parts(WHOLE, PARTS, lambda part: ug.torch.gather(predict(layers, _single(part), memory=SMALL), part))[0]
     torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
 
@@ -551,12 +551,12 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         tmp_path / "g.npz", edge_index=draw.integers(0, count, (2, 200_000)), x=draw.random((count, 8), np.float32)
     )
     layers = [nn.GATConv(8, 16, heads=8, concat=False).eval()]
-    options = {"data_dir": tmp_path, "partition_dir": tmp_path / "parts"}
-    predict(layers, tmp_path / "g.npz", **options, memory=1 << 20)  # what is made once: the cut, the imports
+    apply = partial(predict, layers, tmp_path / "g.npz", data_dir=tmp_path, partition_dir=tmp_path / "parts")
+    apply(memory=1 << 20)  # what is made once: the cut, the imports
     peaks = {}
     for memory in (1 << 30, 24 << 20):
         before = _reset_peak()
-        predict(layers, tmp_path / "g.npz", **options, memory=memory)
+        apply(memory=memory)
         peaks[memory] = _peak() - before
     assert peaks[1 << 30] > 200 << 20
     assert peaks[24 << 20] < 2 * (24 << 20)
