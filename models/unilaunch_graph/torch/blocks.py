@@ -36,7 +36,7 @@ def blocks(
 ) -> Iterator[Block[torch.Tensor]]:  # fmt: skip
     """Return an iterator over this rank's nodes in blocks, each with all its in-edges. All ranks must call this.
 
-    A layer that reads each node's in-neighbours is exact on a block, for the targets:
+    A layer that reads each node's in-neighbours, and is not distributed, is exact on a block, for the targets:
 
         out = torch.empty(part.num_owned, 64)
         with torch.no_grad():
