@@ -96,7 +96,7 @@ def test_layers_on_blocks_are_the_network(parts: int, tmp_path: Path, *, distrib
         net = _net()
         if distributed:
             distribute(net, part)
-        return part.owned.numpy(), ug.predict(net.layers(), part, file, memory=SMALL).numpy()
+        return part.owned.numpy(), ug.predict(net.layers(), part, file, memory=6000).numpy()  # of several nodes
 
     found = np.zeros((40, 3), np.float32)
     for nodes, rows in on_parts(WHOLE, parts, work):
