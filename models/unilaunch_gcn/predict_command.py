@@ -32,7 +32,9 @@ class PredictSpec(Spec):
     dataset: str | None = Field(default=None, description="another graph with the same features; default: the run's")
     data_dir: Path | None = Field(default=None, description="folder of data sets; default: the run's")
     embeddings: bool = Field(default=False, description="write the rows that enter the last layer too")
-    output: Path = Field(default=Path("predictions.npz"), description="the file that is written")
+    output: Path = Field(
+        default=Path("predictions.npz"), description="the file that is written: .npz, .npy, .csv or .parquet"
+    )
 
 
 class PredictCommand(Command):
@@ -49,9 +51,9 @@ class PredictCommand(Command):
     def run(self, options: PredictSpec) -> int:
         from unilaunch_gcn.checkpoint import BEST, DIRECTED, INPUTS, has_val_loss, load_weights, model_file
         from unilaunch_gcn.options import refuse_negative_weights, takes_edges_as_given
-        from unilaunch_graph.aside import refuse_no_file
+        from unilaunch_graph.prediction_file import refuse_no_predictions
 
-        refuse_no_file(options.output, "--output ")
+        refuse_no_predictions(options.output, "--output ")
         trained, seed = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
         parameters, history = load_weights(file)
@@ -175,9 +177,9 @@ def _predict(
     from unilaunch_gcn.checkpoint import parameter_names
     from unilaunch_gcn.host import HostNetwork, host_problem
     from unilaunch_gcn.layers import NetworkConfig, plan_layers, views
-    from unilaunch_gcn.prediction import HostArrays, infer, predictions
-    from unilaunch_graph.exchange.gather import save_rows
+    from unilaunch_gcn.prediction import HostArrays, infer
     from unilaunch_graph.exchange.meter import Meter
+    from unilaunch_graph.prediction_file import names_of, save_predictions
 
     exact = trained.model_copy(update={"dropout": 0.5})  # with dropout no layer is made ahead
     config = NetworkConfig.of(exact, plan_layers(exact, part.num_features, part.num_classes), 0)
@@ -188,9 +190,7 @@ def _predict(
     embeddings, scores = None, None
     for rows in infer(network):
         embeddings, scores = scores, rows
-    arrays = predictions(part, np.asarray(scores))
-    if options.embeddings:
-        arrays["embeddings"] = np.asarray(embeddings)
-    save_rows(options.output, part, arrays, collectives)
+    output = np.asarray(scores), np.asarray(embeddings) if options.embeddings else None
+    save_predictions(options.output, part, output, collectives, names_of(trained.dataset))
     if member.world.rank == 0:
         sys.stdout.write(f"{options.output}\n")

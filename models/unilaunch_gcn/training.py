@@ -23,14 +23,13 @@ from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
 from unilaunch_gcn.memory import peak_memory
 from unilaunch_gcn.network import Network, StepFigures
 from unilaunch_gcn.objective import SPLITS, shown
-from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_graph.data.graph import TRAIN
-from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.prediction_file import save_predictions
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec, TrainingSpec
@@ -177,8 +176,8 @@ class Training:
         """Write what the network says of every node after the last epoch; all ranks must call it."""
         on_host = self.session.placement.device == "cpu"
         collectives = self.steps.collectives if on_host else self.session.peers.collectives()
-        arrays = predictions(self.part, self.network.logits())
-        save_rows(path, self.part, arrays, collectives)
+        scores = self.network.logits().astype(np.float32, copy=False)
+        save_predictions(path, self.part, (scores, None), collectives)
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""

@@ -44,6 +44,9 @@ class Names(NamedTuple):
     classes: Sequence[str] | None
 
 
+NO_NAMES = Names(None, None)
+
+
 def read_names(folder: Folder) -> Names:
     """Return the names that a converter wrote into the folder of a graph.
 
@@ -60,7 +63,7 @@ def read_names(folder: Folder) -> Names:
         return Names(given["nodes"], given["classes"])
     except FileNotFoundError:
         if path.parent.is_dir():
-            return Names(None, None)
+            return NO_NAMES
         raise InputError(f"{path.parent}: no such folder: expected one that a converter returned") from None
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
@@ -206,7 +209,7 @@ def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names, *, ov
         new.mkdir()
         for name, array in arrays.items():
             np.save(new / f"{name}.npy", np.asarray(array, order="C"), allow_pickle=False)  # rows are mapped
-        if names != (None, None):
+        if names != NO_NAMES:
             (new / NAMES).write_text(json.dumps(names._asdict()), encoding="utf-8")
         if not folder.exists():
             with suppress(OSError):  # another process may have written it meanwhile

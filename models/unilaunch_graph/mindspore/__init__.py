@@ -5,6 +5,7 @@ Begin with `part.py` (a part and its exchanges), then read `reductions.py` (loss
 """
 
 from unilaunch_graph.mindspore.batch_norm import BatchNorm
+from unilaunch_graph.mindspore.blocks import blocks
 from unilaunch_graph.mindspore.gat import GATConv
 from unilaunch_graph.mindspore.loading import load
 from unilaunch_graph.mindspore.optimizer import Adam
@@ -18,7 +19,7 @@ from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
 from unilaunch_graph.network.metrics import accuracy, barrier
 
 __all__ = [
-    "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "accuracy", "barrier", "dropout", "fetch", "gather",
+    "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "accuracy", "barrier", "blocks", "dropout", "fetch", "gather",
     "halo", "load", "mean", "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients", "sum_halo",
     "sum_ranks",
 ]  # fmt: skip

@@ -1,84 +1,92 @@
-"""Apply a user's layers to a block of nodes with all their in-edges, as to a part of one rank."""
+"""`blocks`: some of a part's nodes at a time, with all their in-edges, for a layer in bounded memory."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.arrays import Rows
-from unilaunch_graph.inference import Neighbourhood
+from unilaunch_graph.blocks import MEMORY, Block
+from unilaunch_graph.mindspore.loading import load_arrays
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
-from unilaunch_graph.network.prediction import name_of
-from unilaunch_graph.partition.part import lonely_part
+from unilaunch_graph.network import prediction as network
+from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import widened
 
-#: Calls a layer with rows and a part.
-Call = Callable[[Any, Tensor, GraphPart], Tensor]
 
+def blocks(
+    x: Tensor | None, graph: GraphPart | str | Path, *, memory: int = MEMORY, width: int = 0, **options: Any
+) -> Iterator[Block[Tensor]]:  # fmt: skip
+    """Return an iterator over this rank's nodes in blocks, each with all its in-edges. All ranks must call this.
 
-class Step:
-    """Layers that share one step along the edges, as a function of a block.
+    As `ug.torch.blocks`, whose arguments these are. `halo`, the segment operations and the layers of this package work
+    on `block.part`, the block as the part of a single rank:
 
-    The block gets one more node, a probe, with an edge to each source that is not a target. The probe's values must
-    not change a target: otherwise the layers read neighbours of neighbours, which a block does not have.
+        rows = [layer(block.x, block.part)[: block.num_targets] for block in ug.mindspore.blocks(part.x, part)]
 
-    Args:
-        layers: The first may take edges, the others take rows alone.
-        call: Calls one of them.
+    Raises:
+        SpecError: *x* is None and the graph has no features.
+        ValueError: *x* is no matrix with num_owned rows.
     """
-
-    def __init__(self, layers: Sequence[Callable[..., Any]], call: Call) -> None:
-        self.layers, self.call, self.is_checked = layers, call, False
-
-    def __call__(self, rows: Rows, block: Neighbourhood) -> Rows:
-        """Return the output of the block's targets. (num_nodes, w) -> (num_targets, width) float32
-
-        Raises:
-            SpecError: A layer is not exact on a block.
-        """
-        stranger = np.linspace(1, 1000, rows.shape[1], dtype=np.float32)[None]
-        out = self._apply(np.concatenate((rows, stranger)), block)
-        if not self.is_checked and len(rows) > block.num_targets:
-            other = self._apply(np.concatenate((rows, -stranger)), block)
-            self.is_checked = True
-            if not np.array_equal(out, other, equal_nan=True):
-                raise SpecError(
-                    f"predict: {name_of(self.layers[0])} reads neighbours of neighbours: give each step along the "
-                    "edges as a layer, or the whole model in place of a list"
-                )
-        return out
-
-    def _apply(self, rows: Rows, block: Neighbourhood) -> Rows:
-        part = _part_of(rows, block)
-        out = self.call(self.layers[0], part.x, part)
-        if len(out) != len(rows):
-            raise SpecError(
-                f"predict: {name_of(self.layers[0])} returned {len(out)} rows of {len(rows)} nodes: expected one for "
-                "each"
-            )
-        for layer in self.layers[1:]:
-            out = self.call(layer, out, part)
-        result: Rows = widened(out).asnumpy()[: block.num_targets].astype(np.float32, copy=False)
-        return result
+    return network.blocks(MINDSPORE, x, graph, (memory, width), options)
 
 
-def _part_of(rows: Rows, block: Neighbourhood) -> GraphPart:
-    """Return the block and the probe node, the last row, as the part of a single rank."""
-    nodes = np.arange(len(rows))
-    others = nodes[block.num_targets :]  # for the probe too: a part without edges would get another row
-    sources = np.concatenate((block.edge_index[0], np.full(len(others), nodes[-1])))
-    targets = np.concatenate((block.edge_index[1], others))
-    arrays = {
-        name: np.concatenate((array, np.zeros((len(others), *array.shape[1:]), array.dtype)))
-        for name, array in block.edge_arrays.items()
-    }
-    weights = np.zeros(0, np.float32)
-    if block.edge_weight is not None:
-        weights = np.concatenate((block.edge_weight, np.ones(len(others), np.float32)))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=len(nodes)))))
-    part = lonely_part(rows, indptr, sources.astype(np.int32), weights, arrays)
-    return make_part(part, Ranks(0, 1, Alone()))
+class MindSpore(network.Framework):
+    """MindSpore, as `predict` uses it."""
+
+    tensor = Tensor
+
+    @override
+    def load(self, name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ranks]:
+        return load_arrays(name, options)
+
+    @override
+    def features(self, part: GraphPart) -> Rows:
+        features: Rows = part.x.asnumpy()[: part.arrays.num_owned]
+        return features.astype(np.float32, copy=False)
+
+    @override
+    def alone(self, part: Part) -> GraphPart:
+        return make_part(part, Ranks(0, 1, Alone()))
+
+    @override
+    def array(self, rows: Tensor) -> NDArray[Any]:
+        array: NDArray[Any] = widened(rows).asnumpy()
+        return array
+
+    @override
+    def function(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+        function: Callable[..., Any] = layer.construct if isinstance(layer, nn.Cell) else layer
+        return function
+
+    @override
+    @contextmanager
+    def running(self, layer: Callable[..., Any], *, on_block: bool) -> Iterator[None]:
+        """MindSpore tells nobody which cells a function calls: those that it names are looked at."""
+        called: list[Any] = [layer]
+        if isinstance(layer, FunctionType):
+            names = inspect.getclosurevars(layer)
+            called = [*names.nonlocals.values(), *names.globals.values()]
+        for cell in called:
+            if isinstance(cell, nn.Cell) and any(inner.training for _, inner in cell.cells_and_names()):
+                raise SpecError(f"predict: {network.name_of(cell)} is in training mode: call set_train(False) before")
+        yield
+
+    @override
+    @contextmanager
+    def counting(self) -> Iterator[list[int]]:
+        """MindSpore tells nobody what it makes."""
+        yield []
+
+
+MINDSPORE = MindSpore()

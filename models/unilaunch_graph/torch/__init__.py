@@ -11,6 +11,7 @@ from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
 from unilaunch_graph.network.metrics import accuracy, barrier
 from unilaunch_graph.torch.batch_norm import BatchNorm
+from unilaunch_graph.torch.blocks import blocks
 from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.loading import load
 from unilaunch_graph.torch.part import GraphPart
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.torch.portable_dropout import dropout_state
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "accuracy", "barrier", "check",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "accuracy", "barrier", "blocks", "check",
     "distribute", "dropout", "dropout_state", "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients",
     "sum_halo", "sum_ranks",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.exchange import halo, sum_halo
+from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
@@ -64,7 +65,16 @@ def exact_degrees(part: GraphPart) -> Functions:
     cheb_norm = calling(_CHEB_NORM, {get_laplacian: exact_get_laplacian})
     exact_normalize = calling(normalize_edge_index, {degree: exact_degree})
     replaced = (exact_gcn_norm, exact_get_laplacian, exact_degree, exact_cheb_norm, exact_normalize)
-    return dict(zip(COUNTING, replaced, strict=True))
+    return {original: _off_blocks(original, exact) for original, exact in zip(COUNTING, replaced, strict=True)}
+
+
+def _off_blocks(original: Any, exact: Any) -> Any:
+    """Return *exact*, but on a block *original*: a block tells the degrees of the whole graph by its edges."""
+
+    def choose(*args: Any, **options: Any) -> Any:
+        return (original if ON_BLOCK.get() else exact)(*args, **options)
+
+    return choose
 
 
 def _check_nodes(name: str, num_nodes: int | None, part: GraphPart) -> None:

@@ -484,6 +484,29 @@ def test_predict_by_layers_is_predict_of_the_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(arrays["split"][part.owned], part.arrays.split)
 
 
+def test_a_layer_that_normalises_by_degrees_is_exact_on_blocks() -> None:
+    """A user's own, which sums the weights of the edges."""
+    part, _ = ring(30)
+
+    def convolve(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        source, target = edge_index
+        degrees = ops.zeros((len(x), 1), ms.float32).index_add(0, target, edge_weight[:, None])
+        messages = x[source] * edge_weight[:, None] / (degrees[source] * degrees[target]) ** 0.5
+        return ops.zeros(x.shape, ms.float32).index_add(0, target, messages)
+
+    expected = convolve(part.x, part.edge_index, part.edge_weight).asnumpy()
+    found = ug.mindspore.predict([convolve], part, memory=200).asnumpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    blocks = ug.mindspore.blocks(part.x, part, memory=200)
+    rows = [convolve(*_weighted(block.with_degrees()))[: block.num_targets].asnumpy() for block in blocks]
+    assert len(rows) > 1
+    np.testing.assert_allclose(np.concatenate(rows), expected, rtol=1e-5, atol=1e-5)
+
+
+def _weighted(block: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return block.x, block.edge_index, block.edge_weight
+
+
 def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
     part, layers = ring(30)
 
@@ -504,8 +527,8 @@ def test_predict_refuses_what_is_not_exact() -> None:
     def two_steps(x: Tensor, part: Any) -> Tensor:
         return layers[2](ops.relu(layers[0](x, part)), part)
 
-    def unknown(x: Tensor, labels: Any) -> Tensor:
-        return x + labels
+    def unknown(x: Tensor, part: Any, labels: Any) -> Tensor:
+        return x + part.num_owned + labels
 
     def too_few(x: Tensor, part: Any) -> Tensor:
         return ug.mindspore.halo(x, part)[:1]
@@ -516,14 +539,10 @@ def test_predict_refuses_what_is_not_exact() -> None:
     def part_or_not(x: Tensor, part: Any = None) -> Tensor:
         return x if part is None else layers[2](x, part)
 
-    def by_name(x: Tensor, *, part: Any) -> Tensor:
-        return layers[2](x, part)
-
     for wrong, words in (
         (part_or_not, "part_or_not may be called with part or without, and the graph has it"),
-        (by_name, "by_name takes 'part' by name alone"),
         (weighted, "weighted may be called with edge_weight or without, and the graph has it"),
-        (two_steps, "two_steps reads neighbours of neighbours"),
+        (two_steps, "two_steps gives other rows on blocks"),
         (unknown, "needs the argument 'labels': expected rows"),
         (ug.mindspore.SAGEConv(3, 2).set_train(), r"SAGEConv is in training mode: call set_train\(False\)"),
         (too_few, "returned 1 rows of"),

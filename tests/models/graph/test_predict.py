@@ -1,6 +1,7 @@
 """ug.torch.predict: a network layer by layer on blocks says what it says as a whole, or is refused by name."""
 
 import copy
+import csv
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 from torch.nn import functional
 from torch_geometric import nn
 from typing_extensions import override
@@ -19,6 +21,8 @@ from typing_extensions import override
 import unilaunch_graph as ug
 from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.errors import InputError, SpecError
+from unilaunch_graph.data.edges import edges_as_given
+from unilaunch_graph.data.graph_folder import Names
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import predict
@@ -92,7 +96,7 @@ def test_layers_on_blocks_are_the_network(parts: int, tmp_path: Path, *, distrib
         net = _net()
         if distributed:
             distribute(net, part)
-        return part.owned.numpy(), ug.predict(net.layers(), part, file, memory=SMALL).numpy()
+        return part.owned.numpy(), ug.predict(net.layers(), part, file, memory=6000).numpy()  # of several nodes
 
     found = np.zeros((40, 3), np.float32)
     for nodes, rows in on_parts(WHOLE, parts, work):
@@ -121,7 +125,7 @@ def test_the_file_has_the_arrays_of_the_command(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, as_list: bool
 ) -> None:
     """Names and types are those of `unilaunch predict`; classes are found in blocks of rows."""
-    monkeypatch.setattr("unilaunch_graph.network.prediction._BLOCK", 4)
+    monkeypatch.setattr("unilaunch_graph.prediction_file._ROWS", 4)
     whole, expected = _of_task(task)
 
     def work(part: GraphPart) -> None:
@@ -135,6 +139,57 @@ def test_the_file_has_the_arrays_of_the_command(
         if expected is not None:
             assert arrays["classes"].dtype == expected.dtype
             np.testing.assert_array_equal(arrays["classes"], expected)
+
+
+def _tabled(file: Path) -> list[list[str]]:
+    if file.suffix == ".csv":
+        with file.open(newline="") as opened:
+            return list(csv.reader(opened))
+    table = parquet.read_table(file)
+    rows = [table.column_names, *(list(row.values()) for row in table.to_pylist())]
+    return [[str(value) for value in row] for row in rows]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_table_has_a_row_for_each_node(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the names of nodes and classes; written in blocks of rows."""
+    monkeypatch.setattr("unilaunch_graph.prediction_file._ROWS", 7)
+    file, scores = tmp_path / f"out{ending}", _expected()
+    names = Names([f"n{node}" for node in range(40)], ["a", "b", "c"])
+
+    def work(part: GraphPart) -> None:
+        predict(distribute(_net(), part), _single(part), file, names=names)
+
+    on_parts(WHOLE, PARTS, work)
+    head, *rows = _tabled(file)
+    assert head == ["node", "name", "class", "split", "score_a", "score_b", "score_c"]
+    assert [row[:3] for row in rows] == [[str(i), f"n{i}", "abc"[row.argmax()]] for i, row in enumerate(scores)]
+    assert [row[3] for row in rows] == [{0: "", 1: "train"}[use] for use in WHOLE.graph.split.tolist()]
+    np.testing.assert_allclose(np.array([row[4:] for row in rows], np.float32), scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regression"])
+def test_a_table_of_labels_or_numbers(task: str, tmp_path: Path) -> None:
+    whole, labels = _of_task(task)
+    on_parts(whole, 1, lambda part: predict(_net(), _single(part), tmp_path / "out.csv"))
+    head, *rows = _tabled(tmp_path / "out.csv")
+    classes = [] if labels is None else ["class_0", "class_1", "class_2"]
+    assert head == ["node", *classes, "split", "score_0", "score_1", "score_2"]
+    if labels is not None:
+        assert [row[1:4] for row in rows] == labels.astype(str).tolist()
+
+
+def test_a_graph_by_its_folder_brings_its_names(tmp_path: Path) -> None:
+    """Labels that were text are text again. The scores alone are an array."""
+    ends, names = [["oslo", "hamar"], ["hamar", "bergen"]], ["oslo", "hamar", "bergen"]
+    folder = ug.from_edges(ends, tmp_path / "g", nodes=names, x=[[3.0], [1.0], [2.0]], y=["cold", "warm", "cold"])
+    layer = [lambda x: torch.cat([x, 4 - x], 1)]
+    for ending in (".csv", ".npy"):
+        predict(layer, folder, tmp_path / f"out{ending}", partition_dir=tmp_path / "parts")
+    assert [row[:3] for row in _tabled(tmp_path / "out.csv")] == [
+        ["node", "name", "class"], ["0", "oslo", "cold"], ["1", "hamar", "warm"], ["2", "bergen", "cold"],
+    ]  # fmt: skip
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [[3, 1], [1, 3], [2, 2]])
 
 
 def test_layers_need_no_labels(tmp_path: Path) -> None:
@@ -198,30 +253,32 @@ class _OfParts(torch.nn.Module):
 
 
 def test_a_whole_model_may_take_the_part() -> None:
-    """As the layers of this package do; a list of them is refused."""
+    """As the layers of this package do, also one by one: a block is a part too."""
     torch.manual_seed(0)
     net = _OfParts().eval()
     (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(net(part.x.float(), _single(part)).detach(), part))
     rows = on_parts(WHOLE, PARTS, lambda part: ug.torch.gather(predict(net, _single(part)), part))[0]
     torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(SpecError, match="GATConv takes a part, and a block is none: give the whole model"):
-        on_parts(WHOLE, 1, lambda part: predict([net.gat, torch.relu, net.sage], _single(part)))
+    layers: list[Callable[..., Any]] = [net.gat, torch.relu, net.sage]
+    rows = on_parts(WHOLE, PARTS, lambda part: ug.torch.gather(predict(layers, _single(part), memory=SMALL), part))[0]
+    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
 
 
 CASES: dict[str, tuple[Callable[[], list[Any]], str]] = {
-    "degrees": (lambda: [partial(_weighted, nn.GCNConv(8, 3).eval())], "GCNConv: it needs the degrees"),
-    "two steps": (lambda: [partial(_weighted, nn.SSGConv(8, 3, alpha=0.1, K=2).eval())], "degrees"),
-    "neighbours of neighbours": (lambda: [_twice], "reads neighbours of neighbours"),
-    "all nodes": (lambda: [nn.SAGEConv(8, 3), nn.GraphNorm(3)], "GraphNorm: it normalises by all nodes"),
-    "own statistics": (lambda: [torch.nn.BatchNorm1d(8, track_running_stats=False)], "normalises by all nodes"),
-    "refused by distribute": (lambda: [nn.SAGEConv(8, 3, aggr="lstm")], "largest degree"),
+    "two steps": (lambda: [partial(_weighted, nn.SSGConv(8, 3, alpha=0.1, K=2))], "gives other rows on blocks"),
+    "neighbours of neighbours": (lambda: [_twice], "_twice gives other rows on blocks"),
+    "all nodes": (lambda: [nn.SAGEConv(8, 3), nn.GraphNorm(3)], "SAGEConv with GraphNorm gives other rows"),
+    "own statistics": (lambda: [torch.nn.BatchNorm1d(8, track_running_stats=False)], "BatchNorm1d gives other rows"),
+    "largest degree": (lambda: [nn.SAGEConv(8, 3, aggr="lstm")], "SAGEConv gives other rows"),
+    "degrees without weights": (lambda: [_unweighted], "an argument edge_weight"),
+    "out-degrees": (lambda: [partial(_weighted, nn.ChebConv(8, 3, K=2))], "_weighted gives other rows"),
+    "kept edges": (lambda: [partial(_weighted, nn.GCNConv(8, 3, cached=True))], "GCNConv keeps what it makes"),
     "wrong rows": (lambda: [lambda x, _: x[:1]], "returned 1 rows of"),
-    "no argument": (lambda: [lambda: None], "needs 0 arguments"),
     "unknown argument": (lambda: [_attributed], "needs the argument 'attr': expected rows, then any of edge_index"),
     "weights or not": (lambda: [nn.GraphConv(8, 3)], "GraphConv may be called with edge_weight or without"),
     "features or not": (lambda: [nn.GATConv(8, 3, edge_dim=3)], "GATConv may be called with edge_attr or without"),
 }
-_SAGE = nn.SAGEConv(8, 8).eval()
+_SAGE, _GCN = nn.SAGEConv(8, 8).eval(), nn.GCNConv(8, 3).eval()
 
 
 def _attributed(x: torch.Tensor, _: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
@@ -233,12 +290,23 @@ def _twice(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def _evaluating(layer: Any) -> Any:
+    for one in layer.args if isinstance(layer, partial) else [layer]:
+        if isinstance(one, torch.nn.Module):
+            one.eval()
+    return layer
+
+
+def _unweighted(x: torch.Tensor, edges: torch.Tensor) -> Any:
+    return _GCN(x, edges)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_exact_on_a_block_is_refused(case: str) -> None:
     make, reason = CASES[case]
 
     def work(part: GraphPart) -> None:
-        layers = [layer.eval() if isinstance(layer, torch.nn.Module) else layer for layer in make()]
+        layers = [_evaluating(layer) for layer in make()]
         predict(layers, part, memory=SMALL)
 
     with pytest.raises(SpecError, match=reason):
@@ -317,10 +385,9 @@ def _part_by_name(x: torch.Tensor, *, part: GraphPart) -> torch.Tensor:
     [
         (_part_or_not, r"with part or without, .* `lambda x, part: layer\(x, part=part\)` or `lambda x: layer\(x\)`"),
         (_weights_by_name, "may be called with edge_weight or without"),
-        (_part_by_name, r"takes 'part' by name alone: give a function .* `lambda x, part: layer"),
     ],
 )
-def test_arguments_that_are_not_given_by_place_are_refused(model: Callable[..., Any], words: str) -> None:
+def test_arguments_that_may_be_given_are_refused(model: Callable[..., Any], words: str) -> None:
     """Without them the scores were others, without a word; a function says what is given."""
 
     def given(x: torch.Tensor, part: GraphPart) -> Any:
@@ -330,6 +397,7 @@ def test_arguments_that_are_not_given_by_place_are_refused(model: Callable[..., 
     with pytest.raises(SpecError, match=words):
         predict(model, part)
     assert torch.equal(predict(given, part), part.x + 1)
+    assert torch.equal(predict(_part_by_name, part), part.x + 40)
     assert torch.equal(predict(partial(_weights_by_name, edge_weight=None), part), part.x + 2)
 
 
@@ -343,16 +411,49 @@ def test_training_mode_is_refused(*, as_list: bool) -> None:
         on_parts(WHOLE, 1, work)
 
 
-def test_a_layer_with_weights_of_its_own_normalisation() -> None:
-    """A convolution of PyG's without normalisation takes the weights that it is given."""
-    layer = nn.GCNConv(8, 3, normalize=False).eval()
+CONVOLUTIONS: dict[str, Callable[[], Any]] = {
+    "GCN": lambda: nn.GCNConv(8, 3),
+    "GCN improved": lambda: nn.GCNConv(8, 3, improved=True),
+    "GCN without loops": lambda: nn.GCNConv(8, 3, add_self_loops=False),
+    "GCN without normalisation": lambda: nn.GCNConv(8, 3, normalize=False),
+    "ARMA": lambda: nn.ARMAConv(8, 3),
+    "TAG": lambda: nn.TAGConv(8, 3, K=1),
+}
+
+
+@pytest.mark.parametrize("parts", [1, PARTS])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_a_normalisation_by_degrees_is_exact(case: str, parts: int) -> None:
+    """A block has the weights of all in-edges of its sources: also of loops, duplicates, nodes without edges."""
+    torch.manual_seed(0)
+    layer = CONVOLUTIONS[case]().eval()
+    expected = layer(WHOLE.x.float(), WHOLE.edge_index, WHOLE.edge_weight.float()).detach()
 
     def work(part: GraphPart) -> Any:
-        return predict([partial(_weighted, layer)], part, memory=SMALL)[part.owned.argsort()]
+        return ug.torch.gather(predict([partial(_weighted, layer)], _single(part), memory=SMALL), part)
 
-    (found,) = on_parts(WHOLE, 1, work)
-    expected = layer(WHOLE.x.float(), WHOLE.edge_index, WHOLE.edge_weight.float())
-    torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(on_parts(WHOLE, parts, work)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("parts", [1, PARTS])
+def test_a_gcn_of_a_graph_without_weights_is_exact(parts: int, *, distributed: bool) -> None:
+    """GCNConv may take weights, and the graph has none: nothing is unclear."""
+    torch.manual_seed(0)
+    layers = [nn.GCNConv(8, 6).eval(), torch.relu, nn.GCNConv(6, 3).eval()]
+    ends = WHOLE.edge_index.numpy()
+    plain = replace(WHOLE, graph=replace(WHOLE.graph, **edges_as_given(ends[0], ends[1], 40, None, {})._asdict()))
+    x = WHOLE.x.float()
+    expected = layers[2](layers[0](x, WHOLE.edge_index).relu(), WHOLE.edge_index).detach()
+
+    def work(part: GraphPart) -> Any:
+        used = torch.nn.ModuleList(copy.deepcopy(layers[::2])) if distributed else layers[::2]
+        if distributed:
+            distribute(used, part)  # type: ignore[arg-type]
+        rows = predict([used[0], torch.relu, used[1]], replace(part, x=part.x.float()), memory=SMALL)
+        return ug.torch.gather(rows, part)
+
+    torch.testing.assert_close(on_parts(plain, parts, work)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_whole_model_returns_a_row_for_each_node(tmp_path: Path) -> None:
@@ -429,3 +530,33 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
     for output in (tmp_path, tmp_path / "none" / "out.npz"):
         with pytest.raises(InputError, match="expected the name of a file, in a folder that is there"):
             on_parts(WHOLE, 1, lambda part: predict(never, _single(part), output))  # noqa: B023
+    with pytest.raises(InputError, match=r"out.xlsx: expected a name that ends in .npz, .npy, .csv, .parquet"):
+        on_parts(WHOLE, 1, lambda part: predict(never, _single(part), tmp_path / "out.xlsx"))
+
+
+def _reset_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _peak()
+
+
+def _peak() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """By what the layer makes too: messages of eight heads are sixteen times as wide as the rows that it gets."""
+    draw, count = np.random.default_rng(0), 20_000
+    np.savez(
+        tmp_path / "g.npz", edge_index=draw.integers(0, count, (2, 200_000)), x=draw.random((count, 8), np.float32)
+    )
+    layers = [nn.GATConv(8, 16, heads=8, concat=False).eval()]
+    apply = partial(predict, layers, tmp_path / "g.npz", data_dir=tmp_path, partition_dir=tmp_path / "parts")
+    apply(memory=1 << 20)  # what is made once: the cut, the imports
+    peaks = {}
+    for memory in (1 << 30, 24 << 20):
+        before = _reset_peak()
+        apply(memory=memory)
+        peaks[memory] = _peak() - before
+    assert peaks[1 << 30] > 200 << 20
+    assert peaks[24 << 20] < 2 * (24 << 20)

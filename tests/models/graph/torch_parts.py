@@ -62,9 +62,8 @@ def on_parts(whole: Whole, size: int, work: Callable[[GraphPart], T], owner: Any
 
     def run(rank: int, collectives: Any) -> T:
         part = make_part(parts[rank], Ranks(rank, size, collectives, torch.device("cpu")))
-        assert part.edge_weight is not None
-        edge_attr = None if part.edge_attr is None else part.edge_attr.double()
-        return work(replace(part, x=part.x.double(), edge_weight=part.edge_weight.double(), edge_attr=edge_attr))
+        weight, attr = (None if one is None else one.double() for one in (part.edge_weight, part.edge_attr))
+        return work(replace(part, x=part.x.double(), edge_weight=weight, edge_attr=attr))
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,0 +1,169 @@
+"""The file of predictions: what a network says of every node, as arrays or as a table, whole or not at all."""
+
+import csv
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError, PluginError
+from unilaunch.interfaces.backend import Collectives
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.aside import folder_beside, refuse_no_file
+from unilaunch_graph.data.graph_folder import NO_NAMES, Names, read_names
+from unilaunch_graph.data.labels import Task, predicted_classes
+from unilaunch_graph.exchange.gather import save_rows
+from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.partition.part import Part
+
+Arrays = Mapping[str, NDArray[Any]]
+#: Rows that are in memory at a time.
+_ROWS = 1 << 14
+#: By their numbers in the array *split*.
+_USES = np.array(["", "train", "val", "test"])
+
+
+def refuse_no_predictions(path: Path | str, option: str = "") -> None:
+    """Refuse a name that no file of predictions can have, before the work.
+
+    Raises:
+        InputError: Its ending is another, it is a folder's, or its folder is not there; *option* stands before it.
+        PluginError: It ends in .parquet, and pyarrow is not installed.
+    """
+    refuse_no_file(path, option)
+    if (ending := Path(path).suffix) not in _WRITERS:
+        raise InputError(f"{option}{path}: expected a name that ends in {', '.join(_WRITERS)}")
+    if ending == ".parquet":
+        _parquet()
+
+
+def names_of(graph: Path | str) -> Names:
+    """Return the names in the folder of a graph; none if *graph* is no folder."""
+    return read_names(graph) if Path(graph).is_dir() else NO_NAMES
+
+
+def save_predictions(
+    path: Path, part: Part, output: tuple[Rows, Rows | None], collectives: Collectives, names: Names = NO_NAMES
+) -> None:  # fmt: skip
+    """Write what a network says of all nodes, in the user's order. All ranks must call this.
+
+    .npz: "scores"; "classes" if there is a score for each class or label; "split": 0 none, 1 training, 2 validation,
+    3 test; "embeddings" if there are some. .npy: the scores. .csv and .parquet: a table of a row for each node.
+
+    Args:
+        path: The file; only rank 0 writes it.
+        part: This rank's part.
+        output: Scores (num_owned, width) or (num_owned,), and embeddings (num_owned, w) of its owned nodes.
+        collectives: The ranks' collectives on host arrays.
+        names: The names of nodes and classes, for a table.
+
+    Raises:
+        InputError: On rank 0: the file cannot be written, or is a folder.
+    """
+    scores, embeddings = output
+    with TemporaryDirectory(prefix="unilaunch-") as folder:
+        classes = _classes(part, scores, Path(folder) / "classes.npy")
+        every = {"scores": scores, "classes": classes, "split": np.asarray(part.split), "embeddings": embeddings}
+        arrays = {name: array for name, array in every.items() if array is not None}
+        if path.suffix == ".npy":
+            arrays = {"scores": scores}
+        if path.suffix in {".npz", ""} or part.index:
+            save_rows(path, part, arrays, collectives)
+            return
+        try:
+            with folder_beside(path) as aside:
+                save_rows(aside / "arrays.npz", part, arrays, collectives)
+                with ZipFile(aside / "arrays.npz") as archive:
+                    archive.extractall(aside)
+                whole = {name: np.load(aside / f"{name}.npy", mmap_mode="r") for name in arrays}
+                _WRITERS[path.suffix](aside / "whole", whole, names)
+                shutil.move(aside / "whole", path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _classes(part: Part, scores: Rows, file: Path) -> NDArray[Any] | None:
+    """Return the classes of the owned nodes in a mapped file, if there is a score for each class or label."""
+    width = scores.shape[1] if scores.ndim == 2 else 0  # noqa: PLR2004  (nodes and columns)
+    fits = width >= part.num_classes > 0 if part.task is Task.CLASSES else width == part.num_classes
+    first = predicted_classes(part.task, scores[:_ROWS]) if fits else None
+    if first is None:
+        return None
+    classes = map_new_file(file, first.dtype, (len(scores), *first.shape[1:]))
+    for begin in range(0, len(scores), _ROWS):
+        span = slice(begin, begin + _ROWS)
+        classes[span] = predicted_classes(part.task, scores[span])
+    return classes
+
+
+def _tables(arrays: Arrays, names: Names) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the columns of some nodes at a time, by name."""
+    for begin in range(0, len(arrays["scores"]), _ROWS):
+        rows = {name: array[begin : begin + _ROWS] for name, array in arrays.items()}
+        nodes = np.arange(begin, begin + len(rows["scores"]))
+        table = {"node": nodes}
+        if names.nodes is not None:
+            table["name"] = np.array([str(names.nodes[node]) for node in nodes])
+        if "classes" in rows:
+            classes = rows["classes"]
+            is_named = names.classes is not None and classes.ndim == 1 and classes.max() < len(names.classes)
+            named = {"class": np.array(names.classes)[classes]} if is_named else _columns("class", classes, names)
+            table |= named
+        table["split"] = _USES[rows["split"]]
+        table |= _columns("score", rows["scores"], names)
+        if "embeddings" in rows:
+            table |= _columns("embedding", rows["embeddings"])
+        yield table
+
+
+def _columns(name: str, array: NDArray[Any], names: Names = NO_NAMES) -> dict[str, NDArray[Any]]:
+    """Return the columns of an array, called after the classes if there are as many."""
+    if array.ndim == 1:
+        return {name: array}
+    flat = array.reshape(len(array), -1)
+    width = flat.shape[1]
+    called = names.classes if names.classes is not None and len(names.classes) == width else range(width)
+    return {f"{name}_{column}": flat[:, place] for place, column in enumerate(called)}
+
+
+def _write_csv(file: Path, arrays: Arrays, names: Names) -> None:
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        for number, table in enumerate(_tables(arrays, names)):
+            if not number:
+                writer.writerow(table)
+            writer.writerows(zip(*(column.astype(str) for column in table.values()), strict=True))
+
+
+def _write_parquet(file: Path, arrays: Arrays, names: Names) -> None:
+    import pyarrow as pa
+
+    with ExitStack() as opened:
+        writer = None
+        for table in map(pa.table, _tables(arrays, names)):
+            writer = writer or opened.enter_context(_parquet().ParquetWriter(file, table.schema))
+            writer.write_table(table)
+
+
+def _write_npy(file: Path, arrays: Arrays, names: Names) -> None:  # noqa: ARG001  (as the others)
+    with file.open("wb") as opened:
+        np.lib.format.write_array(opened, arrays["scores"])  # type: ignore[no-untyped-call]
+
+
+def _parquet() -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise PluginError(".parquet needs pyarrow: pip install 'unilaunch[tables]'") from None
+    return parquet
+
+
+_WRITERS: dict[str, Callable[[Path, Arrays, Names], None]] = {
+    ".npz": lambda _file, _arrays, _names: None, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet,
+}  # fmt: skip
