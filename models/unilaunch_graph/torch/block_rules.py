@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache
 from typing import Any, get_args, get_origin
 
 import torch
@@ -10,10 +9,10 @@ from torch_geometric.nn import norm as pyg
 from torch_geometric.nn.aggr import Aggregation
 from torch_geometric.nn.conv import MessagePassing
 
-from unilaunch_graph.torch.calls import reached_functions
-from unilaunch_graph.torch.degrees import COUNTING
+from unilaunch_graph.torch.dispatch import RUNNING, Block, install
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS
 from unilaunch_graph.torch.norms import EXACT
-from unilaunch_graph.torch.refusals import find_refusals
+from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals
 
 
 def reason_against(module: torch.nn.Module) -> str | None:
@@ -22,9 +21,6 @@ def reason_against(module: torch.nn.Module) -> str | None:
         return None  # of a layer, which has been looked at; one by itself returns another number of rows
     if refusal := next(find_refusals(module), None):
         return refusal
-    normalises = isinstance(module, MessagePassing) and getattr(module, "normalize", True)
-    if normalises and _counts_edges(type(module)):  # type: ignore[arg-type]
-        return "it needs the degrees of nodes outside of the block: give a layer with normalize=False and edge weights"
     if isinstance(module, tuple(EXACT)) and not _is_fixed(module):
         return "it normalises by all nodes: give a layer with running statistics"
     return None
@@ -38,9 +34,15 @@ def hide_outputs(layer: Any, num_targets: int) -> Callable[[], None]:
         known = torch.arange(out.shape[axis]) < num_targets
         return out.masked_fill_(~known.view([-1 if at == axis else 1 for at in range(out.dim())]), float("nan"))
 
-    if not isinstance(layer, MessagePassing):
-        return lambda: None
-    end: Callable[[], None] = layer.register_propagate_forward_hook(hide).remove
+    install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
+    RUNNING.part = Block()
+    handle = layer.register_propagate_forward_hook(hide) if isinstance(layer, MessagePassing) else None
+
+    def end() -> None:
+        RUNNING.part = None
+        if handle:
+            handle.remove()
+
     return end
 
 
@@ -50,13 +52,6 @@ def takes_pair(layer: Any) -> bool:
         return False
     x = inspect.signature(type(layer).forward).parameters.get("x")
     return x is not None and any(get_origin(kind) is tuple for kind in get_args(x.annotation))
-
-
-@cache
-def _counts_edges(kind: type) -> bool:
-    """Return whether a class's methods call a function that needs the degrees of the whole graph."""
-    methods = (inspect.getattr_static(kind, name, None) for name in dir(kind))
-    return any(function in COUNTING for method in methods for function, _ in reached_functions(method, None))
 
 
 def _is_fixed(module: Any) -> bool:

@@ -1,8 +1,8 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
 import inspect
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import wraps
 from traceback import walk_tb
 from types import FunctionType, MethodType
 from typing import Any
@@ -17,17 +17,15 @@ from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
-from unilaunch_graph.torch.call_checks import refuse_calls
-from unilaunch_graph.torch.calls import Functions, calling
-from unilaunch_graph.torch.degrees import exact_degrees
+from unilaunch_graph.torch.dispatch import install, on_part
 from unilaunch_graph.torch.eager import is_eager
-from unilaunch_graph.torch.edge_changes import exact_changes
 from unilaunch_graph.torch.exactness import Check, clear_caches
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
-from unilaunch_graph.torch.refusals import find_refusals
+from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, is_library, refuse_calls
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import sum_rows
 
@@ -67,23 +65,21 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     clear_caches(model)
     checked = Check(model, part) if check else None
     model.to(part.device)
-    functions = {**exact_degrees(part), **exact_changes(part)}
+    install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
     for name, module in modules:
-        _distribute_one(module, name, functions, part)
+        _distribute_one(module, name, part)
     _check_calls(model, part, checked)
     setattr(model, _MARK, id(part.exchange))
     broadcast_first_state(model, part)
     return model
 
 
-def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, part: GraphPart) -> None:
+def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
     refuse_calls(module, name, part)
     may_attend = type(module) is GATConv and all(is_of_pyg(module, step) for step in ("propagate", "edge_updater"))
     may_attend = may_attend and "forward" not in vars(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
-    else:
-        _replace_functions(module, functions)
     if isinstance(module, MessagePassing):
         _exchange_sources(module, name, part)
         if may_attend:
@@ -92,8 +88,24 @@ def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, pa
         _bind(module, "forward", quantile)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
         _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part))
+    for entry, method in _entries(module):
+        _bind(module, entry, on_part(method, part))
     if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
         setattr(module, _MARK, id(part.exchange))
+
+
+def _entries(module: torch.nn.Module) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the methods by which a script enters a module: its forward, and what a class of the user's adds to that."""
+    own = (kind for kind in type(module).__mro__ if not is_library(kind))
+    names = {name for kind in own for name in vars(kind) if name[0] != "_" and not hasattr(MessagePassing, name)}
+    for name in ("forward", *sorted(names)):
+        method = inspect.getattr_static(module, name)
+        if isinstance(method, MethodType) and method.__self__ is module:
+            yield name, method.__func__
+        elif (
+            isinstance(method, FunctionType) and name not in vars(module) and method.__module__.split(".")[0] != "torch"
+        ):
+            yield name, method
 
 
 def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
@@ -186,18 +198,6 @@ def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
     return step
 
 
-@cache
-def _methods(kind: type) -> list[tuple[str, Any, FunctionType]]:
-    """Return the methods of a class, as they stand there and as functions; torch's own call no function of PyG's."""
-    methods = [(name, inspect.getattr_static(kind, name)) for name in dir(kind)]
-    functions = [(name, method, getattr(method, "__func__", method)) for name, method in methods]  # of static methods
-    return [
-        (name, method, function)
-        for name, method, function in functions
-        if isinstance(function, FunctionType) and not (function.__module__ or "").startswith("torch.")  # of exec: None
-    ]
-
-
 def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPart) -> None:
     signature = inspect.signature(type(module).forward)
 
@@ -208,22 +208,6 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
         return exact(self, rows, part.ranks)
 
     _bind(module, "forward", forward)
-
-
-def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
-    """Let the module's methods call the exact functions instead of PyG's; other modules do not change."""
-    for name, method, function in _methods(type(module)):  # type: ignore[arg-type]  # mypy: a class is not hashable
-        if name in vars(module) or not callable(getattr(module, name)):
-            continue
-        exact = functions.get(function) or calling(function, functions)
-        if exact is function:
-            continue
-        if isinstance(method, staticmethod):
-            setattr(module, name, exact)
-        elif isinstance(method, classmethod):
-            setattr(module, name, MethodType(exact, type(module)))
-        else:
-            _bind(module, name, exact)
 
 
 def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
@@ -239,7 +223,7 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 "distribute a second model on that part, and load this one's state"
             )
         if checked and is_eager() and not ON_BLOCK.get():
-            checked.first(self, args, options)
+            on_part(checked.first, None)(self, args, options)
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
@@ -286,8 +270,9 @@ def _has_other_targets(edges: Any, part: GraphPart) -> bool:
 def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..., None]:
     """Give every rank the new weights that *method* draws on rank 0."""
 
-    def reset_parameters(self: torch.nn.Module) -> None:
-        method(self)
+    @wraps(method)
+    def reset_parameters(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+        method(self, *args, **options)
         broadcast_state(self, part.ranks)
 
     return reset_parameters

@@ -1,8 +1,9 @@
-"""Modules and functions that cannot be exact on parts, with the reasons."""
+"""What cannot be exact on parts and the check by numbers cannot see, or where a remedy is worth a line.
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+Classes are refused by `distribute`, functions and methods where they are called.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -11,30 +12,23 @@ from torch_geometric import utils
 from torch_geometric.nn import aggr, attention, conv, models, norm, pool
 from torch_geometric.nn.conv import MessagePassing
 
+from unilaunch.errors import SpecError
 from unilaunch_graph.torch.batch_norm import BatchNorm
-from unilaunch_graph.torch.calls import held_functions, is_library, reached_functions
-from unilaunch_graph.torch.degrees import COUNTING
-from unilaunch_graph.torch.edge_changes import DROPPING
 from unilaunch_graph.torch.norms import EXACT, exact_forward
+from unilaunch_graph.torch.part import GraphPart
 
 _NEAREST = "it looks for the nearest nodes in the whole graph: make the edges beforehand, and take EdgeConv"
 _TYPES = "it takes nodes of several types: a part holds nodes of one type"
 _KERNEL = "its kernel reads a format of its own: take the class without Fused or CuGraph in its name"
 _WHOLE = "it needs all nodes of the graph at once: gather the rows on rank 0 (ug.torch.gather) and apply it there"
 _PADDING = "its result depends on the largest degree in the whole graph, which a part does not know: take another aggr"
-_COUNTS = (
-    "it counts this rank's edges, since a module's attribute, another function or super() leads to it: import it by "
-    "its name and call it in a method of the class; hold a layer of PyG (self.conv) in place of calling its super()"
-)
-_DROPS = (
-    "whether it is exact depends on its arguments, which are not seen through a module's attribute, another function "
-    "or super(): import it by its name and call it in a method of the class"
-)
 _MATRIX = (
     "the sources of a part's edges are rows of x and of its halo: take SimpleConv(aggr='sum'), or "
     "ug.torch.halo(x, part)[edge_index[0]] and index_add"
 )
 _SHARE = "it is about all edges of the graph: calculate it beforehand, and give the model the result"
+#: The packages whose classes are not the user's.
+_LIBRARIES = frozenset({"torch", "torch_geometric", "unilaunch_graph", "builtins"})
 _ATTENTION = "every node attends to all nodes of the graph"
 
 #: Why a class is refused. A class that is derived from one of them is refused too.
@@ -90,8 +84,16 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
     **{getattr(attention, name): _ATTENTION for name in attention.__all__},
 }
 
-#: Why a function that a user's module calls is refused.
-FUNCTIONS: Mapping[Callable[..., Any], str] = {
+
+def _refusal(reason: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise SpecError(reason)
+
+    return refuse
+
+
+#: Why a function is refused that a distributed model calls.
+_FUNCTIONS: Mapping[Callable[..., Any], str] = {
     **{
         function: _WHOLE
         for function in (getattr(pool, name) for name in pool.__all__)
@@ -120,11 +122,27 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
     utils.to_torch_sparse_tensor: _MATRIX,
     utils.to_undirected: "a part holds the edges into its nodes only: make the graph undirected beforehand",
 }
+REFUSED_FUNCTIONS = {function: _refusal(f"{function.__name__}: {reason}") for function, reason in _FUNCTIONS.items()}
 
-#: Why a function is refused where `calling` cannot replace it.
-_IF_REPLACED: Mapping[Callable[..., Any], str] = {
-    **dict.fromkeys(COUNTING, _COUNTS),
-    **dict.fromkeys(DROPPING, _DROPS),
+_OF_EDGES = (
+    "is about this rank's nodes and edges: make a loss for each pair of nodes, with ug.torch.fetch(z, pairs, "
+    "part), or for each node, and take ug.torch.mean(losses, count)"
+)
+#: Methods of PyG's models that are about this rank's nodes or edges, or draw edges from the whole graph; what to do.
+_METHODS: Mapping[type[torch.nn.Module], tuple[frozenset[str], str]] = {
+    models.GAE: (frozenset({"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"}), _OF_EDGES),
+    models.InnerProductDecoder: (
+        frozenset({"forward_all"}),
+        "is about pairs of this rank's nodes: call it on all rows, of ug.torch.gather(z, part)",
+    ),
+    models.RECT_L: (
+        frozenset({"get_semantic_labels"}),
+        "takes means over this rank's nodes: add the sums and the counts of each class with ug.torch.sum_ranks",
+    ),
+    models.SignedGCN: (
+        frozenset({"loss", "neg_embedding_loss", "nll_loss", "pos_embedding_loss", "test"}),
+        _OF_EDGES,
+    ),
 }
 
 
@@ -151,7 +169,6 @@ def _reasons(module: torch.nn.Module, *, in_layer: bool) -> Iterator[str]:
         yield "it normalises by this rank's rows: take PyG's InstanceNorm"
     if any(torch.nn.parameter.is_lazy(value) for value in module.parameters(recurse=False)):
         yield "its width is not known yet: give the number of input columns in place of -1"
-    yield from _refused_calls(module)
 
 
 def _reasons_of_layer(layer: MessagePassing) -> Iterator[str]:
@@ -165,27 +182,72 @@ def _reasons_of_layer(layer: MessagePassing) -> Iterator[str]:
         yield "size_j is the number of this rank's rows: give part.num_nodes for the number of nodes in the graph"
 
 
-def _refused_calls(module: torch.nn.Module) -> Iterator[str]:
-    """Yield why a function is refused that the code of the user's own class calls, or that the module holds."""
-    yield from _refusals_among(held_functions(vars(module).values()))
-    yield from _refused_in_class(type(module))  # type: ignore[arg-type]  # mypy: a class is not hashable
+def refuse_calls(module: torch.nn.Module, name: str, part: GraphPart) -> None:
+    """Let *module*, which is called *name* in the model, refuse the calls that are not exact on *part*."""
+    name = f"{name} ({type(module).__name__})"
+    if checks := [check for kind, check in _CHECKS.items() if isinstance(module, kind)]:
+
+        def look(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            if reason := next(
+                filter(None, (check(module, part.num_owned, *args, **options) for check in checks)), None
+            ):
+                raise SpecError(f"{name}: {reason}")
+
+        module.register_forward_pre_hook(look, with_kwargs=True)
+    for kind, (methods, advice) in _METHODS.items():
+        for method in methods & set(dir(module)) if isinstance(module, kind) else ():
+            if is_library(getattr(type(module), method)):
+                setattr(module, method, _refusal(f"{name}: {method} {advice}"))
 
 
-@cache
-def _refused_in_class(kind: type) -> tuple[str, ...]:
-    methods = (
-        reached_functions(method, super(owner, kind))
-        for owner in kind.__mro__
-        if not is_library(owner)
-        for name, method in vars(owner).items()
-        if name != "__init__"  # it has been called
+def _attends_over_nodes(
+    module: Any, num_owned: int, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any
+) -> str | None:  # fmt: skip
+    """Keys are (length, width), (length, batch, width), or with batch_first (batch, length, width), maybe nested."""
+    has_batch = key.dim() == 3  # noqa: PLR2004
+    axis = int(has_batch and module.batch_first)
+    if (has_batch and query.size(1 - axis) == num_owned) or key.size(axis) != num_owned:
+        return None
+    return "every node attends to all nodes of the graph: a sequence for each node, as its batch, is exact"
+
+
+def _sums_over_nodes(module: Any, num_owned: int, input: torch.Tensor) -> str | None:  # noqa: A002
+    is_first = module.dim in {0, -input.dim()} and len(input) == num_owned
+    return f"dim={module.dim}: it sums over this rank's nodes: expected another dim" if is_first else None
+
+
+def _counts_classes(_: Any, __: int, y: torch.Tensor, *___: Any, **____: Any) -> str | None:
+    if y.dtype != torch.int64 or y.numel() != len(y):
+        return None
+    return (
+        "labels of int64: it would make as many columns as this rank has classes: expected "
+        "torch_geometric.utils.one_hot(y, num_classes=part.num_classes)"
     )
-    return tuple(_refusals_among(itertools.chain(*methods)))
 
 
-def _refusals_among(reached: Iterable[tuple[FunctionType, bool]]) -> Iterator[str]:
-    for function, is_replaced in reached:
-        if function in FUNCTIONS:
-            yield f"{function.__name__}: {FUNCTIONS[function]}"
-        elif function in _IF_REPLACED and not is_replaced:
-            yield f"{function.__name__}: {_IF_REPLACED[function]}"
+def _is_explained(module: MessagePassing, *_: Any, **__: Any) -> str | None:
+    return "explain=True: load the state into a model that is not distributed" if module.explain else None
+
+
+def _numbers_nodes(layer: conv.RGCNConv, _: int, x: Any, *__: Any, **___: Any) -> str | None:
+    rows = x[0] if isinstance(x, tuple) else x
+    if isinstance(layer, conv.FastRGCNConv) and (rows is None or not rows.is_floating_point()):
+        return "it takes weights by the numbers of a part's rows, not of nodes: take RGCNConv with x=part.owned"
+    return "x is None, which numbers all nodes of the graph: expected x=part.owned" if rows is None else None
+
+
+#: What is asked before each forward of a class, with the number of owned nodes and the arguments: why it is refused.
+_CHECKS: dict[type[torch.nn.Module], Callable[..., str | None]] = {
+    torch.nn.MultiheadAttention: _attends_over_nodes,
+    torch.nn.Softmax: _sums_over_nodes,
+    torch.nn.LogSoftmax: _sums_over_nodes,
+    torch.nn.Softmin: _sums_over_nodes,
+    MessagePassing: _is_explained,
+    conv.RGCNConv: _numbers_nodes,
+    models.LabelPropagation: _counts_classes,
+}
+
+
+def is_library(kind: type | FunctionType) -> bool:
+    """Return whether a class or a function is of torch, of PyG or of this package."""
+    return str(kind.__module__).split(".")[0] in _LIBRARIES

@@ -6,9 +6,9 @@ import torch
 from torch_geometric.nn.aggr import DegreeScalerAggregation
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.refusals import is_library
 
 _SCALES = (
     "ug.torch.distribute: deg, the histogram of degrees (of PNAConv, DegreeScalerAggregation), differs between the "

@@ -209,7 +209,7 @@ def test_a_whole_model_may_take_the_part() -> None:
 
 
 CASES: dict[str, tuple[Callable[[], list[Any]], str]] = {
-    "degrees": (lambda: [partial(_weighted, nn.GCNConv(8, 3).eval())], "GCNConv: it needs the degrees"),
+    "degrees": (lambda: [partial(_weighted, nn.GCNConv(8, 3).eval())], "needs the degrees"),
     "two steps": (lambda: [partial(_weighted, nn.SSGConv(8, 3, alpha=0.1, K=2).eval())], "degrees"),
     "neighbours of neighbours": (lambda: [_twice], "reads neighbours of neighbours"),
     "all nodes": (lambda: [nn.SAGEConv(8, 3), nn.GraphNorm(3)], "GraphNorm: it normalises by all nodes"),
