@@ -20,7 +20,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 #: What a function does on a part, given what it was, the part, and all of its arguments by position.
 OnPart = Callable[..., Any]
-_MARKS = {Parameter.VAR_POSITIONAL: "*{0}", Parameter.VAR_KEYWORD: "**{0}", Parameter.KEYWORD_ONLY: "{0}={0}"}
+#: How an argument is passed on.
+_MARKS: Mapping[Any, str] = {
+    Parameter.VAR_POSITIONAL: "*{0}",
+    Parameter.VAR_KEYWORD: "**{0}",
+    Parameter.KEYWORD_ONLY: "{0}={0}",
+}
 _INSTALLING = threading.Lock()
 _INSTALLED: set[FunctionType] = set()
 

@@ -25,7 +25,7 @@ from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
-from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, is_library, refuse_calls
+from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import sum_rows
 
@@ -61,6 +61,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
+    inside = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
     modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
     clear_caches(model)
     checked = Check(model, part) if check else None
@@ -68,44 +69,48 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
     for name, module in modules:
         _distribute_one(module, name, part)
+        if module not in inside:  # it is called by its layer
+            _let_know(module, part)
     _check_calls(model, part, checked)
     setattr(model, _MARK, id(part.exchange))
     broadcast_first_state(model, part)
     return model
 
 
+def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
+    return (module for module in model.modules() if isinstance(module, MessagePassing))
+
+
 def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
-    refuse_calls(module, name, part)
     may_attend = type(module) is GATConv and all(is_of_pyg(module, step) for step in ("propagate", "edge_updater"))
     may_attend = may_attend and "forward" not in vars(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     if isinstance(module, MessagePassing):
+        refuse_calls(module, name)
         _exchange_sources(module, name, part)
         if may_attend:
-            _bind(module, "forward", attending(module, part))
+            _bind(module, "forward", attending(module, part), part)
     if isinstance(module, QuantileAggregation):
-        _bind(module, "forward", quantile)
+        _bind(module, "forward", quantile, part)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
-        _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part))
-    for entry, method in _entries(module):
-        _bind(module, entry, on_part(method, part))
-    if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
-        setattr(module, _MARK, id(part.exchange))
+        _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part), part)
 
 
-def _entries(module: torch.nn.Module) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the methods by which a script enters a module: its forward, and what a class of the user's adds to that."""
-    own = (kind for kind in type(module).__mro__ if not is_library(kind))
-    names = {name for kind in own for name in vars(kind) if name[0] != "_" and not hasattr(MessagePassing, name)}
-    for name in ("forward", *sorted(names)):
+def _let_know(module: torch.nn.Module, part: GraphPart) -> None:
+    """Let PyG's functions know the part in each method by which a script may enter the module: forward, encode, ..."""
+    kinds = (kind for kind in type(module).__mro__ if kind.__module__.split(".")[0] != "torch")
+    names = {name for kind in kinds for name in vars(kind) if name[0] != "_" and not hasattr(MessagePassing, name)}
+    for name in names | {"forward"}:
         method = inspect.getattr_static(module, name)
         if isinstance(method, MethodType) and method.__self__ is module:
-            yield name, method.__func__
-        elif (
-            isinstance(method, FunctionType) and name not in vars(module) and method.__module__.split(".")[0] != "torch"
-        ):
-            yield name, method
+            _bind(module, name, on_part(method.__func__, part), part)
+        elif isinstance(method, FunctionType) and name not in vars(module) and not _is_of_torch(method):
+            _bind(module, name, on_part(method, part), part)
+
+
+def _is_of_torch(method: FunctionType) -> bool:
+    return str(method.__module__).split(".")[0] == "torch"
 
 
 def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
@@ -130,11 +135,11 @@ def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None
     sums = is_of_pyg(layer, "propagate")
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
         may_sum = sums and method == "propagate"
-        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum))
+        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum), part)
     for step, lifted in (*((step, messages) for step in _STEPS[:3]), ("edge_update", edges)):
         # A step may ask for a node's own row too: update(aggregated, x).
         if plain := lifted & set(layer.inspector.get_param_names(step)):
-            _bind(layer, step, _with_own_rows(getattr(layer, step).__func__, plain))
+            _bind(layer, step, _with_own_rows(getattr(layer, step).__func__, plain), part)
 
 
 def _lifted(names: list[str]) -> set[str]:
@@ -207,7 +212,7 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
             raise SpecError(f"{name} ({type(self).__name__}): a part is of one graph: expected no batch")
         return exact(self, rows, part.ranks)
 
-    _bind(module, "forward", forward)
+    _bind(module, "forward", forward, part)
 
 
 def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
@@ -231,7 +236,7 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 _explain(error, part)
             raise
 
-    _bind(model, "forward", forward)
+    _bind(model, "forward", forward, part)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
 
@@ -278,6 +283,7 @@ def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..
     return reset_parameters
 
 
-def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
+def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any], part: GraphPart) -> None:
     """Set a method on *module*; a deep copy of the module gets the method bound to the copy."""
     setattr(module, name, MethodType(function, module))
+    setattr(module, _MARK, id(part.exchange))

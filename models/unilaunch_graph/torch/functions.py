@@ -1,6 +1,6 @@
 """What PyG's functions that count, add or drop edges do on a part, so that they are exact."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -101,7 +101,7 @@ def _exact_mask_feature(  # noqa: PLR0913, PLR0917
 
 
 #: What each function does on a part. `normalize_edge_index` calls two of them.
-EXACT_FUNCTIONS: Mapping[Callable[..., Any], OnPart] = {
+EXACT_FUNCTIONS: dict[Callable[..., Any], OnPart] = {
     gcn_conv.gcn_norm: _exact_gcn_norm,
     get_laplacian: _exact_laplacian,
     degree: _exact_degree,
