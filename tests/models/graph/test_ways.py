@@ -148,7 +148,8 @@ def test_a_function_is_refused_by_every_way(way: str) -> None:
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_a_class_is_refused_and_what_is_derived_from_it(kind: type[torch.nn.Module]) -> None:
     """By name, also in another module."""
-    for made in (kind, type("Derived", (kind,), {})):
+    kinds: list[Any] = [kind, type("Derived", (kind,), {})]
+    for made in kinds:
         layer = made.__new__(made)
         torch.nn.Module.__init__(layer)
         (refusal,) = find_refusals(torch.nn.ModuleList([layer]))
@@ -269,7 +270,7 @@ def test_a_refused_method_is_refused_by_super() -> None:
     """It stands in a class of the user's."""
 
     def work(part: GraphPart) -> None:
-        model = distribute(_Losses(gnn.GCN(8, 8, 2)), part, check=False)
+        model: Any = distribute(_Losses(gnn.GCN(8, 8, 2)), part, check=False)
         with pytest.raises(SpecError, match=r"GAE\.recon_loss: it is about this rank's nodes and edges"):
             model.recon_loss(model(part.x, part.edge_index), part.edge_index)
 
