@@ -19,7 +19,7 @@ from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
 from unilaunch_graph.network.metrics import accuracy, barrier
 
 __all__ = [
-    "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "accuracy", "barrier", "blocks", "dropout", "fetch", "gather",
-    "halo", "load", "mean", "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients", "sum_halo",
-    "sum_ranks",
+    "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "accuracy", "barrier", "blocks", "dropout", "fetch",
+    "gather", "halo", "load", "mean", "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients",
+    "sum_halo", "sum_ranks",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
 import inspect
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import wraps
 from traceback import walk_tb
 from types import FunctionType, MethodType
 from typing import Any
@@ -17,18 +17,16 @@ from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
-from unilaunch_graph.torch.call_checks import refuse_calls
-from unilaunch_graph.torch.calls import Functions, calling
-from unilaunch_graph.torch.degrees import exact_degrees
+from unilaunch_graph.torch.dispatch import install, on_part
 from unilaunch_graph.torch.eager import is_eager
-from unilaunch_graph.torch.edge_changes import exact_changes
 from unilaunch_graph.torch.exactness import Check, clear_caches
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
-from unilaunch_graph.torch.refusals import find_refusals
+from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import sum_rows
 
@@ -64,13 +62,16 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
+    inside = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
     modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
     clear_caches(model)
     checked = Check(model, part) if check else None
     model.to(part.device)
-    functions = {**exact_degrees(part), **exact_changes(part)}
+    install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
     for name, module in modules:
-        _distribute_one(module, name, functions, part)
+        _distribute_one(module, name, part)
+        if module not in inside:  # it is called by its layer
+            _let_know(module, part)
     follow_dropouts(model, part)
     _check_calls(model, part, checked)
     setattr(model, _MARK, id(part.exchange))
@@ -78,24 +79,40 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     return model
 
 
-def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, part: GraphPart) -> None:
-    refuse_calls(module, name, part)
+def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
+    return (module for module in model.modules() if isinstance(module, MessagePassing))
+
+
+def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
     may_attend = type(module) is GATConv and all(is_of_pyg(module, step) for step in ("propagate", "edge_updater"))
     may_attend = may_attend and "forward" not in vars(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
-    else:
-        _replace_functions(module, functions)
     if isinstance(module, MessagePassing):
+        refuse_calls(module, name)
         _exchange_sources(module, name, part)
         if may_attend:
-            _bind(module, "forward", attending(module, part))
+            _bind(module, "forward", attending(module, part), part)
     if isinstance(module, QuantileAggregation):
-        _bind(module, "forward", quantile)
+        _bind(module, "forward", quantile, part)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
-        _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part))
-    if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
-        setattr(module, _MARK, id(part.exchange))
+        _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part), part)
+
+
+def _let_know(module: torch.nn.Module, part: GraphPart) -> None:
+    """Let PyG's functions know the part in each method by which a script may enter the module: forward, encode, ..."""
+    kinds = (kind for kind in type(module).__mro__ if kind.__module__.split(".")[0] != "torch")
+    names = {name for kind in kinds for name in vars(kind) if name[0] != "_" and not hasattr(MessagePassing, name)}
+    for name in names | {"forward"}:
+        method = inspect.getattr_static(module, name)
+        if isinstance(method, MethodType) and method.__self__ is module:
+            _bind(module, name, on_part(method.__func__, part), part)
+        elif isinstance(method, FunctionType) and name not in vars(module) and not _is_of_torch(method):
+            _bind(module, name, on_part(method, part), part)
+
+
+def _is_of_torch(method: FunctionType) -> bool:
+    return str(method.__module__).split(".")[0] == "torch"
 
 
 def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
@@ -120,11 +137,11 @@ def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None
     sums = is_of_pyg(layer, "propagate")
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
         may_sum = sums and method == "propagate"
-        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum))
+        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum), part)
     for step, lifted in (*((step, messages) for step in _STEPS[:3]), ("edge_update", edges)):
         # A step may ask for a node's own row too: update(aggregated, x).
         if plain := lifted & set(layer.inspector.get_param_names(step)):
-            _bind(layer, step, _with_own_rows(getattr(layer, step).__func__, plain))
+            _bind(layer, step, _with_own_rows(getattr(layer, step).__func__, plain), part)
 
 
 def _lifted(names: list[str]) -> set[str]:
@@ -191,18 +208,6 @@ def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
     return step
 
 
-@cache
-def _methods(kind: type) -> list[tuple[str, Any, FunctionType]]:
-    """Return the methods of a class, as they stand there and as functions; torch's own call no function of PyG's."""
-    methods = [(name, inspect.getattr_static(kind, name)) for name in dir(kind)]
-    functions = [(name, method, getattr(method, "__func__", method)) for name, method in methods]  # of static methods
-    return [
-        (name, method, function)
-        for name, method, function in functions
-        if isinstance(function, FunctionType) and not (function.__module__ or "").startswith("torch.")  # of exec: None
-    ]
-
-
 def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPart) -> None:
     signature = inspect.signature(type(module).forward)
 
@@ -212,23 +217,7 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
             raise SpecError(f"{name} ({type(self).__name__}): a part is of one graph: expected no batch")
         return exact(self, rows, part.ranks)
 
-    _bind(module, "forward", forward)
-
-
-def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
-    """Let the module's methods call the exact functions instead of PyG's; other modules do not change."""
-    for name, method, function in _methods(type(module)):  # type: ignore[arg-type]  # mypy: a class is not hashable
-        if name in vars(module) or not callable(getattr(module, name)):
-            continue
-        exact = functions.get(function) or calling(function, functions)
-        if exact is function:
-            continue
-        if isinstance(method, staticmethod):
-            setattr(module, name, exact)
-        elif isinstance(method, classmethod):
-            setattr(module, name, MethodType(exact, type(module)))
-        else:
-            _bind(module, name, exact)
+    _bind(module, "forward", forward, part)
 
 
 def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
@@ -244,7 +233,7 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 "distribute a second model on that part, and load this one's state"
             )
         if checked and is_eager() and not ON_BLOCK.get():
-            checked.first(self, args, options)
+            on_part(checked.first, None)(self, args, options)
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
@@ -252,7 +241,7 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 _explain(error, part)
             raise
 
-    _bind(model, "forward", forward)
+    _bind(model, "forward", forward, part)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
 
@@ -291,13 +280,15 @@ def _has_other_targets(edges: Any, part: GraphPart) -> bool:
 def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..., None]:
     """Give every rank the new weights that *method* draws on rank 0."""
 
-    def reset_parameters(self: torch.nn.Module) -> None:
-        method(self)
+    @wraps(method)
+    def reset_parameters(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+        method(self, *args, **options)
         broadcast_state(self, part.ranks)
 
     return reset_parameters
 
 
-def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
+def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any], part: GraphPart) -> None:
     """Set a method on *module*; a deep copy of the module gets the method bound to the copy."""
     setattr(module, name, MethodType(function, module))
+    setattr(module, _MARK, id(part.exchange))

@@ -6,10 +6,11 @@ import torch
 from torch_geometric.nn.aggr import DegreeScalerAggregation
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
+#: The packages whose classes are not the user's.
+_LIBRARIES = frozenset({"torch", "torch_geometric", "unilaunch_graph"})
 _SCALES = (
     "ug.torch.distribute: deg, the histogram of degrees (of PNAConv, DegreeScalerAggregation), differs between the "
     "ranks: expected the whole graph's: ug.torch.sum_ranks(torch.bincount(degrees, minlength=K)) with one K for all"
@@ -60,7 +61,7 @@ def _parameters_of_rows(model: torch.nn.Module, part: GraphPart) -> list[str]:
     return [
         f"{name}.{key}" if name else key
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Embedding) or not is_library(type(module))
+        if isinstance(module, torch.nn.Embedding) or type(module).__module__.split(".")[0] not in _LIBRARIES
         for key, parameter in module.named_parameters(recurse=False)
         if parameter.dim() and len(parameter) in lengths
     ]

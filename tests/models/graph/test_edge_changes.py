@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as gnn
-from torch_geometric import utils
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import (
     add_remaining_self_loops,
@@ -159,35 +158,6 @@ def test_edges_are_dropped_in_one_direction(make: Callable[[], _Sum]) -> None:
         assert not torch.equal(model.train()(part.x, part.edge_index), whole)
 
     on_parts(WHOLE, PARTS, work)
-
-
-def _by_module(_: torch.Tensor, edge_index: torch.Tensor) -> Any:
-    return utils.dropout_edge(edge_index, 0.5, force_undirected=True)
-
-
-class _Calling(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (_by_module, "dropout_edge: whether it is exact depends on its arguments"),
-        (utils.mask_feature, "mask_feature: whether it is exact depends on its arguments"),
-        (utils.normalize_edge_index, "normalize_edge_index: it counts this rank's edges"),
-        (utils.dropout_node, "dropout_node: every rank would drop other nodes"),
-        (utils.dropout_path, "dropout_path: it walks along the edges of other parts"),
-        (utils.add_random_edge, "add_random_edge: it draws edges in the whole graph"),
-        (utils.shuffle_node, "shuffle_node: it needs all nodes"),
-    ],
-)
-def test_what_a_part_cannot_draw_is_refused(function: Callable[..., Any], words: str) -> None:
-    """Before the first epoch."""
-    part: Any = None
-    with pytest.raises(SpecError, match=words):
-        distribute(_Calling(function), part)
 
 
 def test_degrees_of_one_part_are_refused() -> None:

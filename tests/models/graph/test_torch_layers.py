@@ -15,9 +15,10 @@ from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import Aggregation, MedianAggregation, QuantileAggregation
 from torch_geometric.nn.conv import spline_conv
 
-from models.graph.layers_of_pyg import BARE, CASES, REFUSED, WIDTH, Case, spline_basis, spline_weighting
+from models.graph.layers_of_pyg import BARE, BY_NUMBERS, CASES, REFUSED, WIDTH, Case, spline_basis, spline_weighting
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch.errors import SpecError
+from unilaunch_graph import torch as ug
 from unilaunch_graph.torch import gather, sum_gradients
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
@@ -55,13 +56,13 @@ def _make(case: Case, count: int) -> list[torch.nn.Module]:
     return layers
 
 
-def check_exact(case: Case, owner: Any = None) -> None:
+def check_exact(case: Case, owner: Any = None, *, check: bool = True) -> None:
     """Compare rows, gradients of the rows and gradients of the parameters with one process's."""
     alone, *layers = _make(case, 1 + PARTS)
     out, grad = _run(case, alone, WHOLE)
 
     def work(part: GraphPart) -> Any:
-        layer = distribute(layers[part.rank], part)
+        layer = distribute(layers[part.rank], part, check=check)
         part_out, part_grad = _run(case, layer, part)
         sum_gradients(layer, part)
         return gather(part_out, part), gather(part_grad, part), [p.grad for p in layer.parameters()]
@@ -136,6 +137,17 @@ def test_laplacians_are_exact(normalization: str | None) -> None:
     )
 
 
+@pytest.mark.parametrize("name", BY_NUMBERS)
+def test_a_convolution_is_refused_by_its_numbers(name: str) -> None:
+    """On one rank, where it is exact, `distribute` gives a warning."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(SpecError, match=f"{name} is not exact on parts of a graph"):
+            ug.check(BY_NUMBERS[name](), part, part.x, part.edge_index)
+
+    on_parts(WHOLE, 1, work)
+
+
 @pytest.mark.parametrize("name", [*REFUSED, *BARE])
 def test_a_convolution_is_refused_by_name(name: str) -> None:
     """The message names the module in the model, its class, and why; those of `BARE` stop without their library."""
@@ -149,7 +161,7 @@ def test_a_convolution_is_refused_by_name(name: str) -> None:
 def test_the_table_in_the_docs_names_every_class() -> None:
     """docs/graph-layers.md says of each class of torch_geometric.nn.conv what these tests show."""
     names = [name for name in conv.__all__ if name != "MessagePassing"]
-    assert sorted(names) == sorted([*CASES, *REFUSED, *BARE])
+    assert sorted(names) == sorted([*CASES, *BY_NUMBERS, *REFUSED, *BARE])
     rows = [f"| `{name}` | {_verdict(name)} |" for name in names]
     table = "\n".join(["| class | under `distribute` |", "|---|---|", *rows])
     head, begin, rest = PAGE.read_text().partition("<!-- table -->\n")
@@ -163,4 +175,6 @@ def test_the_table_in_the_docs_names_every_class() -> None:
 def _verdict(name: str) -> str:
     if name == "SplineConv":
         return "exact: tried with kernels in plain torch, since pyg-lib is not installed"
+    if name in BY_NUMBERS:
+        return "refused by the check of the numbers"
     return "exact" if name in CASES else f"refused: {CLASSES[getattr(conv, name)]}"

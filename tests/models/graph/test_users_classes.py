@@ -11,8 +11,8 @@ import torch
 import torch_geometric.nn as gnn
 from torch_geometric import utils
 from torch_geometric.explain import Explainer, GNNExplainer
-from torch_geometric.nn import GCNConv, LabelPropagation, MessagePassing, global_mean_pool
-from torch_geometric.utils import degree, homophily, to_torch_csr_tensor
+from torch_geometric.nn import GCNConv, LabelPropagation, MessagePassing
+from torch_geometric.utils import degree
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import Case
@@ -163,24 +163,13 @@ class _LabelPropagation(torch.nn.Module):
         return x * spread
 
 
-@pytest.mark.parametrize("make", [_Weighted, _Static, _OfClass, _Decorated, _Stacked, _closed, _LabelPropagation])
-def test_degrees_are_exact(make: Make) -> None:
-    """In every kind of method, and in every operation of torch on them."""
-    check_exact(Case(make))
-
-
 def test_a_message_without_types_is_exact() -> None:
     """Also where PyG knows the type of an argument (`ptr`); `size_i` is the number of targets."""
     check_exact(Case(_Attention))
 
 
-def _centre(x: torch.Tensor) -> torch.Tensor:
-    mean: torch.Tensor = global_mean_pool(x, None)
-    return x - mean
-
-
-def _share(index: torch.Tensor) -> Any:
-    return 1 / degree(index)[index]
+def _share(index: torch.Tensor, num_nodes: int) -> Any:
+    return 1 / degree(index, num_nodes)[index]
 
 
 def _without_name(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,45 +193,16 @@ class _Forward(torch.nn.Module):
         return self.function(x)
 
 
-class _ByModule(_Forward):
-    @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean: torch.Tensor = gnn.global_max_pool(x, None)
-        return x - mean
-
-
-class _ByHelper(_Forward):
-    @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _centre(x)
-
-
-class _ByDecorated(_Forward):
-    @override
-    @torch.no_grad()
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _centre(x)
-
-
-class _ByImport(_Forward):
-    @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        from torch_geometric.nn.pool import global_add_pool
-
-        total: torch.Tensor = global_add_pool(x, None)
-        return total
-
-
 class _DegreeByModule(_Weighted):
     @override
     def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
-        return 1 / utils.degree(edge_index[0])[edge_index[0]]
+        return 1 / utils.degree(edge_index[0], x.size(0))[edge_index[0]]
 
 
 class _DegreeByHelper(_Weighted):
     @override
     def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
-        return _share(edge_index[0])
+        return _share(edge_index[0], x.size(0))
 
 
 class _DegreeByDecorator(_Weighted):
@@ -256,13 +216,6 @@ class _DegreeByParent(_Weighted):
     @override
     def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
         return super().weigh(edge_index, x) * 2
-
-
-class _DegreeByProperty(_Weighted):
-    @property
-    def degrees(self) -> Any:
-        """Count the edges out of each node."""
-        return degree(torch.arange(3))
 
 
 FACTOR = 1.0
@@ -329,52 +282,33 @@ class _NumberOfSources(_Weighted):
         return x_j / size_j
 
 
-class _Matrix(_Forward):
-    def adjacency(self, edge_index: torch.Tensor, n: int) -> torch.Tensor:
-        """Make the matrix of the edges, by target."""
-        matrix: torch.Tensor = to_torch_csr_tensor(edge_index.flip(0), size=(n, n))
-        return matrix
+def test_the_number_of_sources_is_refused_by_its_numbers() -> None:
+    """It is this rank's."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(SpecError, match="is not exact on parts of a graph"):
+            ug.check(_NumberOfSources(), part, part.x, part.edge_index)
+
+    on_parts(WHOLE, 1, work)
 
 
-class _Homophily(_Forward):
-    def share(self, edge_index: torch.Tensor, y: torch.Tensor) -> Any:
-        """Count the edges between nodes of one class."""
-        return homophily(edge_index, y)
-
-
-POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it counts this rank's edges"
+def test_a_scale_of_training_nodes_is_refused() -> None:
+    """It is a mean over this rank's."""
+    part: Any = None
+    with pytest.raises(SpecError, match="take autoscale=False"):
+        distribute(gnn.CorrectAndSmooth(2, 0.5, 2, 0.5), part)
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    "make",
     [
-        (_ByModule, POOL),
-        (_ByHelper, POOL),
-        (_ByDecorated, POOL),
-        (_ByImport, POOL),
-        (lambda: _Forward(_centre), POOL),
-        (lambda: _Forward(global_mean_pool), POOL),
-        (lambda: _Forward(partial(global_mean_pool, batch=None)), POOL),
-        (lambda: gnn.Sequential("x", [(lambda x: x - global_mean_pool(x, None), "x -> x")]), POOL),
-        (_DegreeByModule, DEGREE),
-        (_DegreeByHelper, DEGREE),
-        (_DegreeByDecorator, DEGREE),
-        (_DegreeByParent, DEGREE),
-        (_DegreeByProperty, DEGREE),
-        (_Matrix, r"to_torch_csr_tensor: the sources of a part's edges are rows of x and of its halo: take SimpleConv"),
-        (_Homophily, "homophily: it is about all edges of the graph: calculate it beforehand"),
-        (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
-        (lambda: gnn.models.NeuralFingerprint(WIDTH, WIDTH, 3, 2), "it needs all nodes"),
-        (lambda: gnn.models.AttentiveFP(WIDTH, WIDTH, 3, 4, 2, 2), "it needs all nodes"),
-        (_NumberOfSources, "size_j is the number of this rank's rows"),
-        (lambda: gnn.CorrectAndSmooth(2, 0.5, 2, 0.5), "take autoscale=False"),
+        *(_Weighted, _Static, _OfClass, _Decorated, _Stacked, _closed, _LabelPropagation),
+        *(_DegreeByModule, _DegreeByHelper, _DegreeByDecorator, _DegreeByParent, lambda: _OfGCN(WIDTH, WIDTH)),
     ],
 )
-def test_what_a_class_calls_is_refused(make: Make, words: str) -> None:
-    """Also through a module, a helper, a decorator, an import, an attribute or `super()`."""
-    part: Any = None
-    with pytest.raises(SpecError, match=words):
-        distribute(make(), part)
+def test_degrees_are_exact(make: Make) -> None:
+    """In every kind of method, by a helper and by `super()`, and in every operation of torch on them."""
+    check_exact(Case(make))
 
 
 class _Named(_Forward):
@@ -424,15 +358,6 @@ def _explain(model: torch.nn.Module, part: GraphPart) -> None:
     explainer(part.x, part.edge_index)
 
 
-def _attend(layer: torch.nn.Module, part: GraphPart) -> None:
-    layer(part.x, part.x, part.x)
-
-
-def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
-    with torch.no_grad():
-        layer.eval()(part.x[None])
-
-
 @pytest.mark.parametrize(
     ("make", "call", "words"),
     [
@@ -441,26 +366,17 @@ def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
         (
             lambda: gnn.models.RECT_L(8, 4),
             lambda m, p: m.get_semantic_labels(p.x, p.y, p.train_mask),
-            r"\(RECT_L\): get_semantic_labels takes means over this rank's nodes",
+            r"RECT_L.get_semantic_labels: it takes means over this rank's nodes",
         ),
-        (lambda: torch.nn.MultiheadAttention(8, 2), _attend, r"the model \(MultiheadAttention\): every node attends"),
-        (
-            lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
-            _attend_in_batch,
-            r"self_attn \(MultiheadAttention\): every node attends",
-        ),
-        (lambda: torch.nn.Softmax(0), lambda m, p: m(p.x), "dim=0: it sums over this rank's nodes"),
-        (lambda: torch.nn.LogSoftmax(-2), lambda m, p: m(input=p.x), "dim=-2: it sums over"),
-        (lambda: torch.nn.Softmin(0), lambda m, p: m(p.x), "dim=0: it sums over"),
         (
             gnn.models.InnerProductDecoder,
             lambda m, p: m.forward_all(p.x),
-            r"\(InnerProductDecoder\): forward_all is about pairs of this rank's nodes",
+            r"InnerProductDecoder.forward_all: it is about pairs of this rank's nodes",
         ),
         (
             lambda: gnn.models.SignedGCN(8, 8, 2),
             lambda m, p: m.loss(p.x, p.edge_index, p.edge_index),
-            r"\(SignedGCN\): loss is about this rank's nodes",
+            r"SignedGCN.loss: it is about this rank's nodes",
         ),
         *(
             (
@@ -481,9 +397,9 @@ def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
         (
             lambda: gnn.GAE(gnn.GCN(8, 8, 2)),
             lambda m, p: m.recon_loss(m.encode(p.x, p.edge_index), p.edge_index),
-            r"\(GAE\): recon_loss is about this rank's nodes and edges",
+            r"GAE.recon_loss: it is about this rank's nodes and edges",
         ),
-        (lambda: gnn.VGAE(gnn.GCN(8, 8, 2)), lambda m, _: m.kl_loss(), r"\(VGAE\): kl_loss is about"),
+        (lambda: gnn.VGAE(gnn.GCN(8, 8, 2)), lambda m, _: m.kl_loss(), r"VGAE.kl_loss: it is about"),
     ],
 )
 def test_a_call_over_all_nodes_is_refused(make: Make, call: Callable[..., Any], words: str) -> None:

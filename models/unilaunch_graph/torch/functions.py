@@ -1,5 +1,7 @@
-"""PyG's functions that need the degree of an edge's source, exact on parts."""
+"""What PyG's functions that count, add or drop edges do on a part, so that they are exact."""
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -9,72 +11,107 @@ from torch_geometric.utils import (
     add_remaining_self_loops,
     add_self_loops,
     degree,
+    dropout_adj,
+    dropout_edge,
     get_laplacian,
-    normalize_edge_index,
+    mask_feature,
     remove_self_loops,
 )
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.exchange import halo, sum_halo
-from unilaunch_graph.torch.blocks import ON_BLOCK
-from unilaunch_graph.torch.calls import Functions, calling
+from unilaunch_graph.torch.dispatch import OnPart
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
 
 Weights = torch.Tensor | None
-_CHEB_NORM = ChebConv.__norm__
-#: PyG's functions that count the edges of this process, or take the largest of its numbers.
-COUNTING = (gcn_conv.gcn_norm, get_laplacian, degree, _CHEB_NORM, normalize_edge_index)
 
 
-def exact_degrees(part: GraphPart) -> Functions:
-    """Return the functions that replace PyG's in a layer on *part*; arguments and results are the same."""
+def _exact_gcn_norm(  # noqa: PLR0913, PLR0917
+    _: Any, part: GraphPart, edge_index: torch.Tensor, edge_weight: Weights, num_nodes: int | None, improved: bool,  # noqa: FBT001
+    with_loops: bool, __: str, dtype: torch.dtype | None,  # noqa: FBT001
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the norm; that of the part's own edges is made once."""
+    _check_nodes("gcn_norm", num_nodes, part)
+    loop = 2.0 if improved else 1.0
 
-    def exact_gcn_norm(  # noqa: PLR0913, PLR0917
-        edge_index: torch.Tensor, edge_weight: Weights = None, num_nodes: int | None = None, improved: bool = False,  # noqa: FBT001, FBT002
-        add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,  # noqa: ARG001, FBT001, FBT002
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        _check_nodes("gcn_norm", num_nodes, part)
-        return _kept_gcn_norm(edge_index, edge_weight, part, 2.0 if improved else 1.0, add_self_loops, dtype)
+    def norm() -> tuple[torch.Tensor, torch.Tensor]:
+        return _gcn_norm(edge_index, edge_weight, part, loop if with_loops else None, dtype)
 
-    def exact_get_laplacian(
-        edge_index: torch.Tensor, edge_weight: Weights = None, normalization: str | None = None,
-        dtype: torch.dtype | None = None, num_nodes: int | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        _check_nodes("get_laplacian", num_nodes, part)
-        return _laplacian(edge_index, edge_weight, part, normalization, dtype)
+    if not is_same(edge_index, part.edge_index) or not (edge_weight is None or is_same(edge_weight, part.edge_weight)):
+        return norm()
+    given = (part.edge_index,) if edge_weight is None else (part.edge_index, edge_weight)
+    return part.keep(("gcn_norm", len(given), loop, with_loops, dtype), given, norm)
 
-    def exact_degree(
-        index: torch.Tensor, num_nodes: int | None = None, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:  # fmt: skip
-        _check_degree(num_nodes, part)
-        return OwnedRows.wrap(_sum_by(index, torch.ones(len(index), dtype=dtype, device=index.device), part), part)
 
-    def exact_cheb_norm(  # noqa: PLR0913, PLR0917
-        self: ChebConv, edge_index: torch.Tensor, num_nodes: int | None, edge_weight: Weights,
-        normalization: str | None, lambda_max: Any = None, dtype: torch.dtype | None = None, batch: Any = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        if lambda_max is None:
-            lambda_max = 2.0 * _global_max(_laplacian(edge_index, edge_weight, part, normalization, dtype)[1], part)
-        found: tuple[torch.Tensor, torch.Tensor] = cheb_norm(
-            self, edge_index, num_nodes, edge_weight, normalization, lambda_max, dtype, batch
+def _exact_laplacian(  # noqa: PLR0913, PLR0917
+    _: Any, part: GraphPart, edge_index: torch.Tensor, edge_weight: Weights, normalization: str | None,
+    dtype: torch.dtype | None, num_nodes: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    _check_nodes("get_laplacian", num_nodes, part)
+    return _laplacian(edge_index, edge_weight, part, normalization, dtype)
+
+
+def _exact_degree(
+    _: Any, part: GraphPart, index: torch.Tensor, num_nodes: int | None, dtype: torch.dtype | None
+) -> torch.Tensor:  # fmt: skip
+    _check_degree(num_nodes, part)
+    return OwnedRows.wrap(_sum_by(index, torch.ones(len(index), dtype=dtype, device=index.device), part), part)
+
+
+def _exact_cheb_norm(  # noqa: PLR0913, PLR0917
+    norm: Any, part: GraphPart, layer: ChebConv, edge_index: torch.Tensor, num_nodes: int | None, edge_weight: Weights,
+    normalization: str | None, lambda_max: Any, dtype: torch.dtype | None, batch: Any,
+) -> Any:  # fmt: skip
+    """Scale by the largest number of the whole graph's Laplacian; PyG's takes the rest from `get_laplacian`."""
+    if lambda_max is None:
+        lambda_max = 2.0 * _global_max(_laplacian(edge_index, edge_weight, part, normalization, dtype)[1], part)
+    return norm(layer, edge_index, num_nodes, edge_weight, normalization, lambda_max, dtype, batch)
+
+
+def _loops_of_owned(  # noqa: PLR0913, PLR0917
+    add: Any, part: GraphPart, edge_index: Any, edge_attr: Any, fill_value: Any, num_nodes: Any
+) -> Any:  # fmt: skip
+    """Give a loop to each owned node where the caller does not say how many nodes there are.
+
+    PyG takes the largest number in the edges: that may be a halo node's, or none in a part without edges.
+    """
+    return add(edge_index, edge_attr, fill_value, part.num_owned if num_nodes is None else num_nodes)
+
+
+def _drop_one_way(drop: Any, _: GraphPart, *args: Any) -> Any:
+    given = dict(zip(signature(drop).parameters, args, strict=True))
+    if given["force_undirected"] and given["training"] and given["p"]:
+        raise SpecError(
+            f"{drop.__name__}: force_undirected=True: an edge and the one back may be on two ranks, which draw for "
+            "themselves: expected force_undirected=False, which drops each direction alone"
         )
-        return found
-
-    cheb_norm = calling(_CHEB_NORM, {get_laplacian: exact_get_laplacian})
-    exact_normalize = calling(normalize_edge_index, {degree: exact_degree})
-    replaced = (exact_gcn_norm, exact_get_laplacian, exact_degree, exact_cheb_norm, exact_normalize)
-    return {original: _off_blocks(original, exact) for original, exact in zip(COUNTING, replaced, strict=True)}
+    return drop(*args)
 
 
-def _off_blocks(original: Any, exact: Any) -> Any:
-    """Return *exact*, but on a block *original*: a block tells the degrees of the whole graph by its edges."""
+def _exact_mask_feature(  # noqa: PLR0913, PLR0917
+    draw: Any, part: GraphPart, x: torch.Tensor, p: float, mode: str, fill_value: float, training: bool  # noqa: FBT001
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    rows, mask = draw(x, p, mode, fill_value, training)
+    if mode != "col" or not training or p == 0:
+        return rows, mask
+    part.ranks.broadcast(mask)  # the columns that rank 0 has drawn: a column is of all nodes
+    return x.masked_fill(~mask, fill_value), mask
 
-    def choose(*args: Any, **options: Any) -> Any:
-        return (original if ON_BLOCK.get() else exact)(*args, **options)
 
-    return choose
+#: What each function does on a part. `normalize_edge_index` calls two of them.
+EXACT_FUNCTIONS: dict[Callable[..., Any], OnPart] = {
+    gcn_conv.gcn_norm: _exact_gcn_norm,
+    get_laplacian: _exact_laplacian,
+    degree: _exact_degree,
+    ChebConv.__norm__: _exact_cheb_norm,
+    add_self_loops: _loops_of_owned,
+    add_remaining_self_loops: _loops_of_owned,
+    dropout_adj: _drop_one_way,
+    dropout_edge: _drop_one_way,
+    mask_feature: _exact_mask_feature,
+}
 
 
 def _check_nodes(name: str, num_nodes: int | None, part: GraphPart) -> None:
@@ -101,27 +138,11 @@ def _global_max(weights: torch.Tensor, part: GraphPart) -> torch.Tensor:
     return global_sum(torch.where(ranks == part.rank, largest, 0.0), part.ranks).max()
 
 
-def _kept_gcn_norm(  # noqa: PLR0913, PLR0917
-    edge_index: torch.Tensor, edge_weight: Weights, part: GraphPart, loop: float, with_loops: bool,  # noqa: FBT001
-    dtype: torch.dtype | None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return `_gcn_norm`; that of the part's own edges is made once."""
-
-    def norm() -> tuple[torch.Tensor, torch.Tensor]:
-        return _gcn_norm(edge_index, edge_weight, part, loop, with_loops, dtype)
-
-    if not is_same(edge_index, part.edge_index) or not (edge_weight is None or is_same(edge_weight, part.edge_weight)):
-        return norm()
-    given = (part.edge_index,) if edge_weight is None else (part.edge_index, edge_weight)
-    return part.keep(("gcn_norm", len(given), loop, with_loops, dtype), given, norm)
-
-
-def _gcn_norm(  # noqa: PLR0913, PLR0917
-    edge_index: torch.Tensor, edge_weight: Weights, part: GraphPart, loop: float, with_loops: bool,  # noqa: FBT001
-    dtype: torch.dtype | None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+def _gcn_norm(
+    edge_index: torch.Tensor, edge_weight: Weights, part: GraphPart, loop: float | None, dtype: torch.dtype | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """D^-1/2 (A + I) D^-1/2 (Kipf and Welling, ICLR 2017, equation 2); D sums the weights of the edges into a node."""
-    if with_loops:
+    if loop is not None:
         edge_index, edge_weight = add_remaining_self_loops(edge_index, edge_weight, loop, part.num_owned)
     weights = _weights(edge_index, edge_weight, dtype)
     source, target = edge_index
