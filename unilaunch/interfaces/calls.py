@@ -16,7 +16,7 @@ from unilaunch.errors import MixedCallsError
 
 #: How many of the newest calls are kept in memory.
 KEPT = 64
-_NUMBER = struct.Struct("=Q")
+_NUMBER = struct.Struct("@Q")  # native: written in one piece
 #: Bytes of a log: the number of the newest call, then the kinds of the newest ones.
 SIZE = _NUMBER.size + KEPT
 #: A word has 15 bits, as many as the least tag of MPI: the number's last 8, and the kind.
@@ -115,35 +115,39 @@ class CallLog:
             )
         if others_word is None:
             return MixedCallsError(
-                f"rank {rank} is in {name_kind(kind)} (collective {number}){place}, and another rank is in another one: "
-                "all ranks must call the same collectives in the same order"
+                f"rank {rank} is at {name_kind(kind)} (collective {number}){place}, and another rank at another one: "
+                "all ranks must call the same ones in the same order"
             )
         theirs = others_word % _KINDS
         ahead = (others_word // _KINDS - number + _NUMBERS // 2) % _NUMBERS - _NUMBERS // 2
         whole = name_kind(kind) == name_kind(theirs)
-        return MixedCallsError(mixed([
-            (f"rank {rank}", kind, number, place), (f"rank {other}", theirs, number + ahead, ""),
-        ], whole=whole))  # fmt: skip
+        calls = {rank: (kind, number, place), other: (theirs, number + ahead, "")}
+        return MixedCallsError(mixed([(f"rank {one} is", *calls[one]) for one in sorted(calls)], whole=whole))
 
 
 def mixed(calls: list[tuple[str, int, int, str]], *, whole: bool = False) -> str:
     """Return in one line that ranks are in different collectives.
 
     Args:
-        calls: Who, the kind and the number of the call, and where it is: " at train.py:30", or "".
+        calls: Who ("rank 1 is"), the kind and the number of the call, and where it is: " at train.py:30", or "".
         whole: Whether the operations are named too.
     """
-    said = " and ".join(
-        f"{who} is in {name_kind(kind, whole=whole)} (collective {number}){place}" for who, kind, number, place in calls
-    )
-    return f"the ranks call different collectives: {said}: all ranks must call the same ones in the same order"
+    said = [
+        f"{who} at {name_kind(kind, whole=whole)} (collective {number}){place}" for who, kind, number, place in calls
+    ]
+    return f"the ranks call different collectives: {' and '.join(said)}: all ranks must call the same ones in the same order"
 
 
 def read(memory: memoryview) -> tuple[int, bytes]:
-    """Return the number of the newest call in a log, and the kinds of the newest KEPT ones, the newest last."""
+    """Return the number of the newest call in a log, and the kinds of the newest ones, the newest last.
+
+    The rank may write meanwhile, over the older half: it is left out.
+    """
     (number,) = _NUMBER.unpack_from(memory)
     ring, newest = bytes(memory[_NUMBER.size :]), number % KEPT + 1
-    return number, (ring[newest:] + ring[:newest])[-min(number, KEPT) :] if number else b""
+    (later,) = _NUMBER.unpack_from(memory)
+    known = min(number, KEPT // 2) if later - number < KEPT // 2 else 0
+    return number, (ring[newest:] + ring[:newest])[KEPT - known :]
 
 
 def _users_line() -> str:

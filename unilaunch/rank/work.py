@@ -18,6 +18,7 @@ from unilaunch.folder.log import LINE, Log
 from unilaunch.folder.values import into_text, pack
 from unilaunch.interfaces.agreement import alike
 from unilaunch.interfaces.backend import Backend, Collectives, Rendezvous
+from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.monitor import messages
 from unilaunch.rank import current, program
@@ -123,6 +124,7 @@ def _ended(rank: Rank, exit_code: int) -> int:
 def _do(rank: Rank) -> None:
     """Set the framework's variables, then run the model or the program."""
     task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
+    rank.peers.calls.publish(rank.status.page.calls)
     rendezvous = _meet(rank)
     chosen = framework_env(
         task.backends, world, placement, rendezvous, rank.environ,
@@ -253,6 +255,7 @@ def _wait_for_all(rank: Rank) -> None:
     try:  # a rank may end in any way, for instance by os._exit; its agent reports how
         with _noting_sigterm():
             flush_files()  # in case that this process is killed
+            rank.peers.calls.purpose = Purpose.END
             rank.peers.share(None)
     except (PeerLostError, _TerminatedError) as error:
         rank.status.left_alone = True

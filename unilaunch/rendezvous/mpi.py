@@ -235,8 +235,8 @@ _SIZES = 251
 class MpiCollectives(Collectives):
     """Collectives on contiguous host arrays, sent from and received into the arrays themselves.
 
-    A message of an exchange has the word of its call (`CallLog.begin`) as its tag. A sum begins with one number for each
-    rank: the word, and the array's size modulo 251 above it; the others add 0 to it.
+    A message of an exchange has the word of its call (`CallLog.begin`) as its tag. A sum begins with one number for
+    each rank: the word, and the array's size modulo 251 above it; the others add 0 to it.
     """
 
     def __init__(self, comm: "MPI.Intracomm") -> None:
@@ -290,11 +290,12 @@ class MpiCollectives(Collectives):
             raise self.calls.mixed_up(self.rank, word, self.rank, None) from None
 
     def _compare(self, word: int, checked: int, theirs: "list[Any]") -> None:
-        if theirs != [checked] * self.size:
-            other = next(rank for rank, one in enumerate(theirs) if one != checked)
-            one = theirs[other].real
-            known = int(one) & 0x7FFF if 0 < one < 1 << 23 and one == int(one) else None
-            raise self.calls.mixed_up(self.rank, word, other, known)
+        if theirs == [checked] * self.size:
+            return
+        other = next(rank for rank, one in enumerate(theirs) if one != checked)
+        one = theirs[other].real
+        is_word = theirs[self.rank] == checked and 0 < one < 1 << 23 and one == int(one)  # not of other dtypes
+        raise self.calls.mixed_up(self.rank, word, other, int(one) & 0x7FFF if is_word else None)
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.fetching import Fetch
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -32,6 +33,7 @@ class RowHalo:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
+        self.collectives.calls.purpose = Purpose.HALO
         arriving = self.exchange.begin(np.ascontiguousarray(rows))
         whole: Rows = empty_rows((self.num_owned + sum(self.halo_counts), rows.shape[1]), rows.dtype)
         whole[: self.num_owned] = rows
@@ -42,6 +44,7 @@ class RowHalo:
         """Return the owned rows plus the halo rows of other ranks for these nodes, added in the order of the ranks."""
         received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
         halo = np.ascontiguousarray(rows[self.num_owned :])
+        self.collectives.calls.purpose = Purpose.SUM_HALO
         with self.meter.communication():
             self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
         self.meter.received(received.nbytes)
@@ -64,12 +67,14 @@ class RowFetch:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the rows of the nodes. (nodes, width)"""
+        self.halo.collectives.calls.purpose = Purpose.FETCH
         return self.exchange.begin(np.ascontiguousarray(rows)).wait()[self.fetch.places]
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return for each owned row the sum of the rows that all ranks have for it. (num_owned, width)"""
         fetch, sums = self.fetch, _sums(self.fetch.places, sum(self.fetch.receive_counts)) @ rows
         received: Any = np.empty((len(fetch.send_rows), rows.shape[1]), rows.dtype)
+        self.halo.collectives.calls.purpose = Purpose.FETCH
         with self.halo.meter.communication():
             self.halo.collectives.exchange(sums, fetch.receive_counts, received, fetch.send_counts).wait()
         self.halo.meter.received(received.nbytes)

@@ -8,7 +8,7 @@ Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where Py
 from typing import TYPE_CHECKING, Any
 
 from unilaunch_graph.network.dropout import dropout
-from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
+from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
 from unilaunch_graph.torch.batch_norm import BatchNorm
 from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.loading import load
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from unilaunch_graph.torch.exactness import NotCheckedError, check
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "check", "distribute", "dropout", "fetch",
-    "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
+    "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "barrier", "check", "distribute", "dropout",
+    "fetch", "gather", "halo", "load", "mean", "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import mask_of
@@ -83,7 +84,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         kept = self.kept.get(key)
         is_old = kept is None or not kept.is_of(*given)
         if self.device.type == "cpu":
-            is_old = bool(self.ranks.all_reduce(torch.tensor(int(is_old))))
+            is_old = bool(self.ranks.all_reduce(torch.tensor(int(is_old)), Purpose.HALO))
         if kept is None or is_old:
             with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
                 kept = self.kept[key] = Kept.of(given, compute())
@@ -178,7 +179,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         return tensor(array, torch.get_default_dtype())
 
     edges = merge_in_edges(part)
-    is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
+    is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)])), Purpose.LOAD).item() > 0
     every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
         **fields_of(part, ranks, edges, TensorTypes(tensor, floats, tensor, tensor), is_weighted=is_weighted),
