@@ -48,8 +48,7 @@ class Purpose(IntEnum):
     SUM_GRADIENTS = 7
     DISTRIBUTE = 8
     LOAD = 9
-    PREDICT = 10
-    END = 11  # the program has ended
+    END = 10  # the program has ended
 
 
 _OPERATIONS = ("all_reduce", "an exchange of rows", "a broadcast", "barrier", "an agreement")
@@ -75,11 +74,12 @@ class CallLog:
     Attributes:
         number: Number of the newest call.
         kind: Its kind.
+        chain: A hash of the kinds of all calls: ranks that have made the same calls have the same one.
         purpose: Why the next collective is called; NONE if it is called for itself.
     """
 
     def __init__(self) -> None:
-        self.number = self.kind = 0
+        self.number = self.kind = self.chain = 0
         self.purpose = Purpose.NONE
         self._memory: Any = bytearray(SIZE)
 
@@ -93,6 +93,7 @@ class CallLog:
         self.number += 1
         self.kind = self.purpose << 3 | operation
         self.purpose = Purpose.NONE
+        self.chain = hash((self.chain, self.kind))
         self._memory[_NUMBER.size + self.number % KEPT] = self.kind
         _NUMBER.pack_into(self._memory, 0, self.number)
         return self.number % _NUMBERS * _KINDS + self.kind
@@ -135,7 +136,8 @@ def mixed(calls: list[tuple[str, int, int, str]], *, whole: bool = False) -> str
     said = [
         f"{who} at {name_kind(kind, whole=whole)} (collective {number}){place}" for who, kind, number, place in calls
     ]
-    return f"the ranks call different collectives: {' and '.join(said)}: all ranks must call the same ones in the same order"
+    line = f"the ranks call different collectives: {' and '.join(said)}"
+    return f"{line}: all ranks must call the same ones in the same order"
 
 
 def read(memory: memoryview) -> tuple[int, bytes]:

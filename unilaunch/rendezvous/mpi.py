@@ -251,7 +251,9 @@ class MpiCollectives(Collectives):
     @override
     def all_reduce(self, buffer: Any) -> None:
         word = self.calls.begin(Operation.ALL_REDUCE)
-        flat = buffer.reshape(-1)
+        if not buffer.flags.forc:
+            raise ValueError("all_reduce: the array is not contiguous")
+        flat = buffer.ravel("K")
         checked = flat.size % _SIZES << 15 | word
         if flat.nbytes > _SMALL or flat.itemsize < _LEAST_ITEM:
             self._check(word, checked)

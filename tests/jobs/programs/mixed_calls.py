@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unilaunch.errors import MixedCallsError
-from unilaunch.interfaces.calls import Purpose
+from unilaunch.interfaces.calls import Operation, Purpose
 from unilaunch.rank import current
 from unilaunch.rendezvous import mpi
 
@@ -49,14 +49,20 @@ SUMS: dict[str, Call] = {
 SWAPS: dict[str, Call] = {
     "halo": partial(_swap, purpose=Purpose.HALO),
     "sum_halo": partial(_swap, purpose=Purpose.SUM_HALO),
-    "fetch": partial(_swap, rows=3, purpose=Purpose.FETCH),
-    "an exchange of rows": partial(_swap, rows=1),
+    "fetch": partial(_swap, purpose=Purpose.FETCH),
+    "an exchange of rows": _swap,
 }
 
 
 def main() -> None:
     """Call what the command line says."""
     collectives: Any = current.join().collectives()
+    if sys.argv[1:] == ["unsaid"]:  # as between devices
+        collectives.calls.purpose = Purpose(6 + collectives.rank)
+        collectives.calls.begin(Operation.ALL_REDUCE)
+        for _ in range(100):
+            collectives.barrier()
+        return
     if sys.argv[1:]:
         calls = SUMS | SWAPS | {"nothing": lambda _: None}
         calls[sys.argv[1 + (collectives.rank > 0)]](collectives)
