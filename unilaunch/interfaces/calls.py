@@ -17,6 +17,7 @@ from unilaunch.errors import MixedCallsError
 #: How many of the newest calls are kept in memory.
 KEPT = 64
 _NUMBER = struct.Struct("@Q")  # native: written in one piece
+_BEGIN, _write_number = _NUMBER.size, _NUMBER.pack_into
 #: Bytes of a log: the number of the newest call, then the kinds of the newest ones.
 SIZE = _NUMBER.size + KEPT
 #: A word has 15 bits, as many as the least tag of MPI: the number's last 8, and the kind.
@@ -51,6 +52,7 @@ class Purpose(IntEnum):
     END = 10  # the program has ended
 
 
+_NONE = Purpose.NONE
 _OPERATIONS = ("all_reduce", "an exchange of rows", "a broadcast", "barrier", "an agreement")
 
 
@@ -73,14 +75,13 @@ class CallLog:
 
     Attributes:
         number: Number of the newest call.
-        kind: Its kind.
         chain: A hash of the kinds of all calls: ranks that have made the same calls have the same one.
         purpose: Why the next collective is called; NONE if it is called for itself.
     """
 
     def __init__(self) -> None:
-        self.number = self.kind = self.chain = 0
-        self.purpose = Purpose.NONE
+        self.number = self.chain = 0
+        self.purpose = _NONE
         self._memory: Any = bytearray(SIZE)
 
     def publish(self, memory: memoryview) -> None:
@@ -90,13 +91,13 @@ class CallLog:
 
     def begin(self, operation: Operation) -> int:
         """Note that a collective begins, and return its word."""
-        self.number += 1
-        self.kind = self.purpose << 3 | operation
-        self.purpose = Purpose.NONE
-        self.chain = hash((self.chain, self.kind))
-        self._memory[_NUMBER.size + self.number % KEPT] = self.kind
-        _NUMBER.pack_into(self._memory, 0, self.number)
-        return self.number % _NUMBERS * _KINDS + self.kind
+        number = self.number = self.number + 1
+        kind = self.purpose << 3 | operation
+        self.purpose = _NONE
+        self.chain = hash((self.chain, kind))
+        self._memory[_BEGIN + number % KEPT] = kind
+        _write_number(self._memory, 0, number)
+        return number % _NUMBERS * _KINDS + kind
 
     def mixed_up(self, rank: int, word: int, other: int, others_word: int | None) -> MixedCallsError:
         """Return the error of this rank, which got a message of another call.

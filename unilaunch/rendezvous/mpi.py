@@ -304,14 +304,12 @@ class MpiCollectives(Collectives):
         word = self.calls.begin(Operation.EXCHANGE)
         if send.dtype == receive.dtype == "float16":  # which is no type of MPI's; rows only travel
             send, receive = send.view("int16"), receive.view("int16")
-        arriving = [(rank, piece) for rank, rows in groups(receive, receive_counts) for piece in _pieces(rows)]
-        received = [self.comm.Irecv(piece, source=rank, tag=self.mpi.ANY_TAG) for rank, piece in arriving]
-        sent = [
-            self.comm.Isend(piece, dest=rank, tag=word)
-            for rank, rows in groups(send, send_counts)
-            for piece in _pieces(rows)
-        ]
-        return _MpiExchange(self, word, received, [(rank, piece.nbytes) for rank, piece in arriving], sent)
+        arriving, leaving = list(groups(receive, receive_counts)), list(groups(send, send_counts))
+        if max(send.nbytes, receive.nbytes) > _MOST:
+            arriving, leaving = _in_pieces(arriving), _in_pieces(leaving)
+        requests = [self.comm.Irecv(rows, rank, self.mpi.ANY_TAG) for rank, rows in arriving]
+        requests += [self.comm.Isend(rows, rank, word) for rank, rows in leaving]
+        return _MpiExchange(self, word, arriving, requests)
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
@@ -327,12 +325,16 @@ class MpiCollectives(Collectives):
 
 
 def _pieces(rows: Any) -> "list[Any]":
-    """Return the rows in pieces that one message can hold; a row by itself may be larger."""
+    """Return the rows in pieces that one message can hold."""
     if rows.nbytes <= _MOST:
         return [rows]
     flat = rows.reshape(-1)
     step = _MOST // flat.itemsize
     return [flat[begin : begin + step] for begin in range(0, flat.size, step)]
+
+
+def _in_pieces(messages: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    return [(rank, piece) for rank, rows in messages for piece in _pieces(rows)]
 
 
 class _MpiExchange(Exchange):
@@ -341,46 +343,43 @@ class _MpiExchange(Exchange):
     Args:
         collectives: The collectives of which it is one.
         word: The word of the call.
-        received: The requests of the messages that arrive.
-        expected: Their senders, and their numbers of bytes.
-        sent: The requests of the messages that this rank sends.
+        arriving: Of each message that arrives, its sender and where its rows are written.
+        requests: Those of the messages that arrive, then those of the messages that this rank sends.
     """
 
     def __init__(
         self,
         collectives: MpiCollectives,
         word: int,
-        received: "list[MPI.Request]",
-        expected: list[tuple[int, int]],
-        sent: "list[MPI.Request]",
+        arriving: list[tuple[int, Any]],
+        requests: "list[MPI.Request]",
     ) -> None:
-        self.collectives, self.word, self.expected = collectives, word, expected
-        self.received, self.sent = received, sent
-        self.statuses = [collectives.mpi.Status() for _ in received]
-        self.has_arrived = False
+        self.collectives, self.word, self.arriving, self.requests = collectives, word, arriving, requests
+        self.statuses = [collectives.mpi.Status() for _ in requests]
+        self.is_over = False
 
     @override
     def progress(self) -> None:
-        if not self.has_arrived:
-            self.has_arrived = self._receive(self.collectives.mpi.Request.Testall)
+        if not self.is_over:
+            self.is_over = self._complete(self.collectives.mpi.Request.Testall)
 
     @override
     def wait(self) -> None:
-        if not self.has_arrived:
-            self.has_arrived = self._receive(self.collectives.mpi.Request.Waitall)
+        if not self.is_over:
+            self.is_over = self._complete(self.collectives.mpi.Request.Waitall)
         self._compare()
-        self.collectives.mpi.Request.Waitall(self.sent)
 
-    def _receive(self, complete: "Callable[..., bool]") -> bool:
+    def _complete(self, complete: "Callable[..., bool]") -> bool:
         mpi = self.collectives.mpi
         try:
-            return complete(self.received, self.statuses)
+            return complete(self.requests, self.statuses)
         except mpi.Exception as error:
             if error.Get_error_class() in {mpi.ERR_TRUNCATE, mpi.ERR_IN_STATUS}:
                 self._compare()
             raise
 
     def _compare(self) -> None:
-        for status, (rank, size) in zip(self.statuses, self.expected, strict=True):
-            if status.tag != self.word or status.count != size:
-                raise self.collectives.calls.mixed_up(self.collectives.rank, self.word, rank, status.tag)
+        word = self.word
+        for (rank, rows), status in zip(self.arriving, self.statuses, strict=False):
+            if status.tag != word or status.count != rows.nbytes:
+                raise self.collectives.calls.mixed_up(self.collectives.rank, word, rank, status.tag)

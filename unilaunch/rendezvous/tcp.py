@@ -399,7 +399,7 @@ class TcpCollectives(Collectives):
         return moved
 
     def _mixed_up(self, rank: int, header: _Piece) -> MixedCallsError:
-        (word, _), (others_word, _) = map(_HEADER.unpack, (header.header, header.view))
+        (word, _), (others_word, _) = _HEADER.unpack(header.header), _HEADER.unpack(header.view)
         return self.calls.mixed_up(self.rank, word, rank, others_word)
 
 

@@ -54,9 +54,8 @@ SWAPS: dict[str, Call] = {
 }
 
 
-def main() -> None:
+def main(collectives: Any) -> None:
     """Call what the command line says."""
-    collectives: Any = current.join().collectives()
     if sys.argv[1:] == ["unsaid"]:  # as between devices
         collectives.calls.purpose = Purpose(6 + collectives.rank)
         collectives.calls.begin(Operation.ALL_REDUCE)
@@ -99,4 +98,5 @@ def _is_told(collectives: Any, group: dict[str, Call], first: str, second: str) 
 
 
 if __name__ == "__main__":
-    main()
+    kept = current.join().collectives()  # until the process ends, as ug keeps them
+    main(kept)
