@@ -38,10 +38,10 @@ class Collectives(ABC):
     it gets a message of another call; between devices, where a message says nothing, the monitor ends the job.
 
     Attributes:
-        calls: Notes what this rank calls.
+        calls: Notes what this rank calls, where the ranks are processes.
     """
 
-    calls: CallLog = OWN
+    calls: CallLog = CallLog()
 
     @abstractmethod
     def all_reduce(self, buffer: Any) -> None:
@@ -80,10 +80,10 @@ class Peers(ABC):
     """Small messages between all ranks, as JSON, never a pickle.
 
     Attributes:
-        calls: Notes what this rank calls, here and by the collectives.
+        calls: Notes what this rank calls, here and by the collectives, where the ranks are processes.
     """
 
-    calls: CallLog = OWN
+    calls: CallLog = CallLog()
 
     @abstractmethod
     def share(self, value: JsonValue) -> list[JsonValue]:
@@ -302,6 +302,8 @@ class TensorCollectives(Collectives):
     Args:
         functions: The module with the collective functions: `torch.distributed` or `mindspore.mint.distributed`.
     """
+
+    calls = OWN
 
     def __init__(self, functions: Any) -> None:
         self.functions = functions

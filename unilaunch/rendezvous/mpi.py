@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
-from unilaunch.interfaces.calls import Operation
+from unilaunch.interfaces.calls import OWN, Operation
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
@@ -180,6 +180,8 @@ def library() -> str:
 class MpiPeers(Peers):
     """Agreements over MPI. The messages are JSON, never a pickle."""
 
+    calls = OWN
+
     def __init__(self, comm: "MPI.Intracomm", board: "Board | None") -> None:
         self.comm = comm
         self.board = board
@@ -205,9 +207,7 @@ class MpiPeers(Peers):
 
     @override
     def collectives(self) -> Collectives:
-        collectives = MpiCollectives(self.comm.Dup())  # a separate communicator, for messages of these only
-        collectives.calls = self.calls
-        return collectives
+        return MpiCollectives(self.comm.Dup())  # a separate communicator: its messages cannot be mixed with others
 
 
 def _settle(request: "MPI.Request", patience: float = math.inf) -> bool:
@@ -238,6 +238,8 @@ class MpiCollectives(Collectives):
     A message of an exchange has the word of its call (`CallLog.begin`) as its tag. A sum begins with one number for
     each rank: the word, and the array's size modulo 251 above it; the others add 0 to it.
     """
+
+    calls = OWN
 
     def __init__(self, comm: "MPI.Intracomm") -> None:
         from mpi4py import MPI

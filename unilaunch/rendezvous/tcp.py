@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
 from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
-from unilaunch.interfaces.calls import Operation
+from unilaunch.interfaces.calls import OWN, Operation
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.machine.connections import Acceptor, call
@@ -137,6 +137,8 @@ class TcpPeers(Peers):
         connections: On rank 0, the connections to every other rank; on the others, the connection to rank 0.
         board: Where the ranks found rank 0.
     """
+
+    calls = OWN
 
     def __init__(self, info: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
         self.info, self.rank, self.size = info, info.rank, info.size
