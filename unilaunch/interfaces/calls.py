@@ -10,14 +10,14 @@ import struct
 import sys
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from zlib import crc32
 
 from unilaunch.errors import MixedCallsError
 
 #: How many of the newest calls are kept in memory.
 KEPT = 64
 _NUMBER = struct.Struct("@Q")  # native: written in one piece
-_BEGIN, _write_number = _NUMBER.size, _NUMBER.pack_into
+_BEGIN = _NUMBER.size
 #: Bytes of a log: the number of the newest call, then the kinds of the newest ones.
 SIZE = _NUMBER.size + KEPT
 #: A word has 15 bits, as many as the least tag of MPI: the number's last 8, and the kind.
@@ -75,29 +75,37 @@ class CallLog:
 
     Attributes:
         number: Number of the newest call.
-        chain: A hash of the kinds of all calls: ranks that have made the same calls have the same one.
         purpose: Why the next collective is called; NONE if it is called for itself.
     """
 
     def __init__(self) -> None:
-        self.number = self.chain = 0
+        self.number = self._chain = 0
         self.purpose = _NONE
-        self._memory: Any = bytearray(SIZE)
+        self._keep_in(memoryview(bytearray(SIZE)))
 
     def publish(self, memory: memoryview) -> None:
         """Keep the newest calls in *memory*, of SIZE bytes, from now on."""
         memory[:] = self._memory
-        self._memory = memory
+        self._keep_in(memory)
+
+    def _keep_in(self, memory: memoryview) -> None:
+        self._memory, self._kinds, self._number = memory, memory[_BEGIN:], memory[:_BEGIN].cast("Q")
 
     def begin(self, operation: Operation) -> int:
         """Note that a collective begins, and return its word."""
         number = self.number = self.number + 1
         kind = self.purpose << 3 | operation
         self.purpose = _NONE
-        self.chain = hash((self.chain, kind))
-        self._memory[_BEGIN + number % KEPT] = kind
-        _write_number(self._memory, 0, number)
+        place = number % KEPT
+        self._kinds[place] = kind
+        self._number[0] = number
+        if not place:
+            self._chain = self.hash()
         return number % _NUMBERS * _KINDS + kind
+
+    def hash(self) -> int:
+        """Return a hash of all calls: ranks that have made the same ones have the same hash."""
+        return crc32(self._kinds, self._chain)
 
     def mixed_up(self, rank: int, word: int, other: int, others_word: int | None) -> MixedCallsError:
         """Return the error of this rank, which got a message of another call.

@@ -268,8 +268,8 @@ def _end_together(peers: Peers) -> None:
     Raises:
         MixedCallsError: They have not called the same collectives. It was not noticed: devices' messages do not say it.
     """
-    chain, peers.calls.purpose = peers.calls.chain, Purpose.END
-    if len({*map(str, peers.share(chain))}) > 1:
+    called, peers.calls.purpose = peers.calls.hash(), Purpose.END
+    if len({*map(str, peers.share(called))}) > 1:
         raise MixedCallsError(
             "the ranks have called different collectives, more than 32 before their last ones: what they have computed "
             "is wrong: all ranks must call the same ones in the same order"
