@@ -52,7 +52,7 @@ class Purpose(IntEnum):
     END = 10  # the program has ended
 
 
-_NONE = Purpose.NONE
+_NONE: Purpose = Purpose.NONE
 _OPERATIONS = ("all_reduce", "an exchange of rows", "a broadcast", "barrier", "an agreement")
 
 
@@ -79,8 +79,9 @@ class CallLog:
     """
 
     def __init__(self) -> None:
-        self.number = self._chain = 0
-        self.purpose = _NONE
+        self.number: int = 0
+        self.purpose: Purpose = Purpose.NONE
+        self._chain = 0
         self._keep_in(memoryview(bytearray(SIZE)))
 
     def publish(self, memory: memoryview) -> None:
