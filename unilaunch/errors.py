@@ -100,6 +100,14 @@ class PeerLostError(UnilaunchError):
     exit_code = 1
 
 
+class MixedCallsError(UnilaunchError):
+    """The ranks have called different collectives, or the same one with arrays of different sizes."""
+
+    exit_code = 1
+    final = True
+    names_rank = True
+
+
 class MonitorError(UnilaunchError):
     """`launch` itself has failed while it watched a job, and has ended the job."""
 

@@ -10,6 +10,7 @@ from resource import struct_rusage
 
 from unilaunch.agent.output import Output
 from unilaunch.folder.files import append
+from unilaunch.interfaces.calls import read as read_calls
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.ancestry import stat_of
 from unilaunch.monitor.messages import Progress
@@ -42,6 +43,7 @@ class ProgressTeller:
         self.told: object = None  # the newest progress that was sent
         self.told_pace: object = None
         self.told_phase: object = None
+        self.told_calls = 0
 
     @property
     def doing(self) -> dict[str, JsonValue]:
@@ -54,20 +56,22 @@ class ProgressTeller:
             return
         self.looked_at = now
         (count, facts), pace, waits = self.page.read(), self.page.read_pace(), self.page.is_waiting
+        calls, kinds = read_calls(self.page.calls)
         if not waits:
             self.written = self.output.arrived
         current, phase = (count, self.written, waits), facts.get("phase")
-        if (current, pace.steps) != self.seen:
-            self.seen_at, self.seen = now, (current, pace.steps)
+        if (current, pace.steps, calls) != self.seen:
+            self.seen_at, self.seen = now, (current, pace.steps, calls)
         changed = 0.0 if phase != self.told_phase else _TELL  # if this agent is killed, the newest phase is known
-        pause = changed if current != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
-        is_new = (current, pace) != (self.told, self.told_pace)
-        if now - self.told_at >= pause or (last and is_new):
+        has_moved = (pace, calls) != (self.told_pace, self.told_calls)
+        pause = changed if current != self.told else _TELL_PACE if has_moved else _TELL_MEMORY
+        if now - self.told_at >= pause or (last and (has_moved or current != self.told)):
             self.told_at, self.told, self.told_pace, self.told_phase = now, current, pace, phase
+            self.told_calls = calls
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)
-            self.tell(Progress(facts, round(now - self.seen_at, 3), *pace, memory, waits))
+            self.tell(Progress(facts, round(now - self.seen_at, 3), *pace, memory, waits, calls, kinds.hex()))
 
 
 class Usage:

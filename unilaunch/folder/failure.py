@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from enum import StrEnum
 
-from unilaunch.errors import PeerLostError, RefusedTogetherError, StoppedError, UnilaunchError
+from unilaunch.errors import MixedCallsError, PeerLostError, RefusedTogetherError, StoppedError, UnilaunchError
 from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
@@ -26,6 +26,7 @@ class Cause(StrEnum):
     LOST_LAUNCHER = "lost launcher"
     LOST_PEER = "lost peer"
     STALLED = "stalled"
+    MIXED_CALLS = "mixed calls"
     ENDED_FROM_OUTSIDE = "ended from outside"
     REFUSED_INPUT = "refused input"
     CANNOT_START = "cannot start"
@@ -149,7 +150,8 @@ def _cause_of(error: BaseException) -> Cause:
         case SystemExit():
             return Cause.EXIT
     is_of_a_peer = _LOST_PEER.search(_message(error)) and not isinstance(error, OSError)  # of a file, or a server
-    return Cause.LOST_PEER if is_of_a_peer else Cause.EXCEPTION
+    usual = Cause.MIXED_CALLS if isinstance(error, MixedCallsError) else Cause.EXCEPTION
+    return Cause.LOST_PEER if is_of_a_peer else usual
 
 
 def _keeps_from_starting(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
 
 from unilaunch.errors import PlacementError
+from unilaunch.interfaces.calls import OWN, CallLog, Operation
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
@@ -31,7 +32,16 @@ class Exchange(ABC):
 
 
 class Collectives(ABC):
-    """The data path between ranks, on the buffers of one kind of memory (host arrays, or a framework's tensors)."""
+    """The data path between ranks, on the buffers of one kind of memory (host arrays, or a framework's tensors).
+
+    All ranks must call the same methods in the same order. Where they do not, a rank raises MixedCallsError as soon as
+    it gets a message of another call; between devices, where a message says nothing, the monitor ends the job.
+
+    Attributes:
+        calls: Notes what this rank calls, where the ranks are processes.
+    """
+
+    calls: CallLog = CallLog()
 
     @abstractmethod
     def all_reduce(self, buffer: Any) -> None:
@@ -67,7 +77,13 @@ def groups(rows: Any, counts: Sequence[int]) -> Iterator[tuple[int, Any]]:
 
 
 class Peers(ABC):
-    """Small messages between all ranks, as JSON, never a pickle."""
+    """Small messages between all ranks, as JSON, never a pickle.
+
+    Attributes:
+        calls: Notes what this rank calls, here and by the collectives, where the ranks are processes.
+    """
+
+    calls: CallLog = CallLog()
 
     @abstractmethod
     def share(self, value: JsonValue) -> list[JsonValue]:
@@ -287,24 +303,30 @@ class TensorCollectives(Collectives):
         functions: The module with the collective functions: `torch.distributed` or `mindspore.mint.distributed`.
     """
 
+    calls = OWN
+
     def __init__(self, functions: Any) -> None:
         self.functions = functions
 
     @override
     def all_reduce(self, buffer: Any) -> None:
+        self.calls.begin(Operation.ALL_REDUCE)
         self.functions.all_reduce(buffer)
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        self.calls.begin(Operation.EXCHANGE)
         counts = list(receive_counts), list(send_counts)
         return _Started(self.functions.all_to_all_single(receive, send, *counts, async_op=True))
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
+        self.calls.begin(Operation.BROADCAST)
         self.functions.broadcast(buffer, root)
 
     @override
     def barrier(self) -> None:
+        self.calls.begin(Operation.BARRIER)
         self.functions.barrier()
 
 

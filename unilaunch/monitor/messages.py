@@ -115,6 +115,8 @@ class Progress(Record):
     """What the rank is doing, and how many seconds ago that changed; its pace (`Pace`), and its memory in bytes.
 
     waiting: It waits for other ranks in a collective.
+    calls: Number of the newest collective that it has called.
+    kinds: The kinds of the newest ones, the newest last, in hexadecimal digits.
     """
 
     facts: dict[str, JsonValue]
@@ -124,6 +126,8 @@ class Progress(Record):
     received: int = 0
     memory: int = 0
     waiting: bool = False
+    calls: int = 0
+    kinds: str = ""
 
 
 class Stack(Record):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.monitor import messages
+from unilaunch.monitor.calls import find_mixed_calls
 from unilaunch.monitor.connection import is_unanswered
 from unilaunch.monitor.inbox import Inbox, RankSeen
 from unilaunch.monitor.stacks import group
@@ -27,6 +28,8 @@ UNHEARD = 10.0
 START = 30.0
 #: Seconds in which the ranks must send their stacks; on a busy machine that can take seconds.
 STACKS = 5.0
+#: Seconds between two comparisons of the collectives that the ranks have called.
+COMPARE = 0.5
 
 
 class Monitor(Record, frozen=False):
@@ -66,6 +69,8 @@ class Monitor(Record, frozen=False):
     _began: float = field(default_factory=time.monotonic)
     _first: float | None = None
     _asked: float | None = None
+    _compared: float = 0.0
+    _mixed: Failure | None = None
     _left: bool = False
 
     @property
@@ -102,6 +107,8 @@ class Monitor(Record, frozen=False):
             self.end(self._judge(failures))
         elif not self.inbox.ranks and now - self._began > self.start_limit:
             self.end(Verdict(Failure(Cause.CANNOT_START, _nobody(self.start_limit, several=self.several), 1), 1, ()))
+        elif not failures and (mixed := self._find_mixed_calls(now)):
+            self._end_with_stacks(mixed, now)
         elif self.stall_timeout and not (failures and self.abort) and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
@@ -157,23 +164,35 @@ class Monitor(Record, frozen=False):
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
         return since > patience
 
+    def _find_mixed_calls(self, now: float) -> Failure | None:
+        """Return the failure of a job whose ranks are in different collectives; None if it is not known."""
+        if now - self._compared > COMPARE and self._mixed is None:
+            self._compared = now
+            message = find_mixed_calls({rank: seen.pace for rank, seen in self.inbox.ranks.items()})
+            self._mixed = Failure(Cause.MIXED_CALLS, message, 1, final=True) if message else None
+        return self._mixed
+
     def _look_for_a_stall(self, now: float, patience: float) -> None:
         ranks = self.inbox.ranks
         moved = max(self._began, self.inbox.moved)
         if now - moved < (patience if ranks else max(patience, START)):
             self._asked = None
-        elif self._asked is None:
+        else:
+            what = "made progress" if ranks else "been heard of"
+            message = f"no rank has {what} for {now - moved:.0f} s{_awaited(ranks)}"
+            self._end_with_stacks(Failure(Cause.STALLED, message, STALLED), now)
+
+    def _end_with_stacks(self, failure: Failure, now: float) -> None:
+        """End the job, which hangs, once the ranks have sent their stacks, or after some seconds."""
+        if self._asked is None:
             self._asked = now
             self.inbox.request_stacks()
-        else:
-            stacks, silent = self.inbox.stacks()
-            if not silent or now - self._asked > STACKS:
-                what = "made progress" if ranks else "been heard of"
-                message = f"no rank has {what} for {now - moved:.0f} s{_awaited(ranks)}"
-                stalled = Verdict(Failure(Cause.STALLED, message, STALLED), STALLED)
-                failures = self.failures()  # without abort: the others may wait for a rank that has failed
-                verdict = judge(failures, self.size) if failures else stalled
-                self.end(replace(verdict, stacks=group(stacks)))
+            return
+        stacks, silent = self.inbox.stacks()
+        if not silent or now - self._asked > STACKS:
+            failures = self.failures()  # without abort: the others may wait for a rank that has failed
+            verdict = judge(failures, self.size) if failures else Verdict(failure, failure.exit_code)
+            self.end(replace(verdict, stacks=group(stacks)))
 
 
 def _nobody(seconds: float, *, several: bool) -> str:

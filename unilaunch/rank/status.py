@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from unilaunch.folder.failure import describe_exception
+from unilaunch.interfaces import calls
 from unilaunch.interfaces.step import LAST, Step
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Done, Failed, OfRank, Saving, encode
@@ -32,7 +33,8 @@ _SLOT = 1 << 16  # bytes of one status; memory that is never written costs nothi
 _COUNT = struct.Struct("=QII")
 _PACE = struct.Struct("=QdQ")
 _WAITING = _COUNT.size + _PACE.size  # offset of one byte
-_SLOTS = 64  # offset of the first status, after the count, the pace, and whether the rank waits
+_CALLS = 64  # offset of the newest collectives, after the count, the pace, and whether the rank waits
+_SLOTS = _CALLS + calls.SIZE  # offset of the first status
 _NEWEST = 0.1  # weight of the newest interval of work in the moving average
 
 
@@ -92,6 +94,11 @@ class StatusPage:
     def note_waiting(self, *, waiting: bool) -> None:
         """Write whether the rank waits for other ranks; this takes a tenth of a microsecond."""
         self.memory[_WAITING] = waiting
+
+    @property
+    def calls(self) -> memoryview:
+        """Where the rank's newest collectives are, as `CallLog` writes them."""
+        return memoryview(self.memory)[_CALLS:_SLOTS]
 
     @property
     def is_waiting(self) -> bool:

@@ -12,12 +12,13 @@ from socket import gethostname
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
-from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
+from unilaunch.errors import MixedCallsError, PeerLostError, RefusedTogetherError, UnilaunchError, say
 from unilaunch.folder.failure import is_out_of_memory
 from unilaunch.folder.log import LINE, Log
 from unilaunch.folder.values import into_text, pack
 from unilaunch.interfaces.agreement import alike
-from unilaunch.interfaces.backend import Backend, Collectives, Rendezvous
+from unilaunch.interfaces.backend import Backend, Collectives, Peers, Rendezvous
+from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.monitor import messages
 from unilaunch.rank import current, program
@@ -123,6 +124,7 @@ def _ended(rank: Rank, exit_code: int) -> int:
 def _do(rank: Rank) -> None:
     """Set the framework's variables, then run the model or the program."""
     task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
+    rank.peers.calls.publish(rank.status.page.calls)
     rendezvous = _meet(rank)
     chosen = framework_env(
         task.backends, world, placement, rendezvous, rank.environ,
@@ -253,11 +255,25 @@ def _wait_for_all(rank: Rank) -> None:
     try:  # a rank may end in any way, for instance by os._exit; its agent reports how
         with _noting_sigterm():
             flush_files()  # in case that this process is killed
-            rank.peers.share(None)
+            _end_together(rank.peers)
     except (PeerLostError, _TerminatedError) as error:
         rank.status.left_alone = True
         rank.status.terminated = isinstance(error, _TerminatedError)
     rank.status.send(messages.Done(leaving=True))
+
+
+def _end_together(peers: Peers) -> None:
+    """Wait until all ranks have ended.
+
+    Raises:
+        MixedCallsError: They have not called the same collectives. It was not noticed: devices' messages do not say it.
+    """
+    called, peers.calls.purpose = peers.calls.hash(), Purpose.END
+    if len({*map(str, peers.share(called))}) > 1:
+        raise MixedCallsError(
+            "the ranks have called different collectives, more than 32 before their last ones: what they have computed "
+            "is wrong: all ranks must call the same ones in the same order"
+        )
 
 
 class _TerminatedError(Exception):

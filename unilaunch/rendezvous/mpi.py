@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import accumulate
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unilaunch import launchers
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
+from unilaunch.interfaces.calls import OWN, Operation
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
@@ -179,6 +180,8 @@ def library() -> str:
 class MpiPeers(Peers):
     """Agreements over MPI. The messages are JSON, never a pickle."""
 
+    calls = OWN
+
     def __init__(self, comm: "MPI.Intracomm", board: "Board | None") -> None:
         self.comm = comm
         self.board = board
@@ -190,6 +193,7 @@ class MpiPeers(Peers):
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
+        self.calls.begin(Operation.AGREE)
         message = json.dumps(value).encode()
         sizes = array("i", [0] * self.comm.size)
         _settle(self.comm.Iallgather(array("i", [len(message)]), sizes))
@@ -217,45 +221,167 @@ def _settle(request: "MPI.Request", patience: float = math.inf) -> bool:
     return True
 
 
+#: A larger sum is checked by a message of its own: to copy it would take longer.
+_SMALL = 1 << 18
+#: Kinds of array for whose sums memory is kept.
+_KEPT = 32
+#: Most bytes of one message: MPI counts up to 2^31 - 1 elements, and some transports no more bytes.
+_MOST = 1 << 30
+#: Bytes of a number that holds a checked word: up to 2^24, which float32 holds exactly.
+_LEAST_ITEM = 4
+_SIZES = 251
+
+
 class MpiCollectives(Collectives):
-    """Collectives on contiguous host arrays, sent from and received into the arrays themselves."""
+    """Collectives on contiguous host arrays, sent from and received into the arrays themselves.
+
+    A message of an exchange has the word of its call (`CallLog.begin`) as its tag. A sum begins with one number for
+    each rank: the word, and the array's size modulo 251 above it; the others add 0 to it.
+    """
+
+    calls = OWN
 
     def __init__(self, comm: "MPI.Intracomm") -> None:
         from mpi4py import MPI
 
         self.comm = comm
         self.mpi = MPI
+        self.rank, self.size = comm.rank, comm.size
+        self.words = array("q", [0] * self.size)
+        self.headed: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
 
     @override
     def all_reduce(self, buffer: Any) -> None:
-        self.comm.Allreduce(self.mpi.IN_PLACE, buffer)
+        word = self.calls.begin(Operation.ALL_REDUCE)
+        if not buffer.flags.forc:
+            raise ValueError("all_reduce: the array is not contiguous")
+        flat = buffer.ravel("K")
+        checked = flat.size % _SIZES << 15 | word
+        if flat.nbytes > _SMALL or flat.itemsize < _LEAST_ITEM:
+            self._check(word, checked)
+            for piece in _pieces(flat):
+                self.comm.Allreduce(self.mpi.IN_PLACE, piece)
+            return
+        whole, head, body = self.headed.get((flat.size, flat.dtype)) or self._make_headed(flat)
+        head.fill(0)
+        head[self.rank] = checked
+        body[...] = flat
+        self._sum(word, whole)
+        self._compare(word, checked, head.tolist())
+        flat[...] = body
+
+    def _make_headed(self, flat: Any) -> tuple[Any, Any, Any]:
+        """Return an array for a sum of arrays like *flat*: the whole, the numbers at its beginning, and the rest."""
+        whole = flat.copy()
+        whole.resize(self.size + flat.size, refcheck=False)
+        if len(self.headed) == _KEPT:
+            self.headed.clear()
+        return self.headed.setdefault((flat.size, flat.dtype), (whole, whole[: self.size], whole[self.size :]))
+
+    def _check(self, word: int, checked: int) -> None:
+        """Wait until all ranks are in the call with this word."""
+        for rank in range(self.size):
+            self.words[rank] = checked * (rank == self.rank)
+        self._sum(word, self.words)
+        self._compare(word, checked, self.words.tolist())
+
+    def _sum(self, word: int, numbers: Any) -> None:
+        try:
+            self.comm.Allreduce(self.mpi.IN_PLACE, numbers)
+        except self.mpi.Exception as error:
+            if error.Get_error_class() != self.mpi.ERR_TRUNCATE:
+                raise
+            raise self.calls.mixed_up(self.rank, word, self.rank, None) from None
+
+    def _compare(self, word: int, checked: int, theirs: "list[Any]") -> None:
+        if theirs == [checked] * self.size:
+            return
+        other = next(rank for rank, one in enumerate(theirs) if one != checked)
+        one = theirs[other].real
+        is_word = theirs[self.rank] == checked and 0 < one < 1 << 23 and one == int(one)  # not of other dtypes
+        raise self.calls.mixed_up(self.rank, word, other, int(one) & 0x7FFF if is_word else None)
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        word = self.calls.begin(Operation.EXCHANGE)
         if send.dtype == receive.dtype == "float16":  # which is no type of MPI's; rows only travel
             send, receive = send.view("int16"), receive.view("int16")
-        requests = [self.comm.Irecv(rows, source=rank) for rank, rows in groups(receive, receive_counts)]
-        requests += [self.comm.Isend(rows, dest=rank) for rank, rows in groups(send, send_counts)]
-        return _MpiExchange(self.mpi.Request, requests)
+        arriving, leaving = list(groups(receive, receive_counts)), list(groups(send, send_counts))
+        if max(send.nbytes, receive.nbytes) > _MOST:
+            arriving, leaving = _in_pieces(arriving), _in_pieces(leaving)
+        requests = [self.comm.Irecv(rows, rank, self.mpi.ANY_TAG) for rank, rows in arriving]
+        requests += [self.comm.Isend(rows, rank, word) for rank, rows in leaving]
+        return _MpiExchange(self, word, arriving, requests)
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
-        self.comm.Bcast(buffer, root=root)
+        word = self.calls.begin(Operation.BROADCAST)
+        self._check(word, buffer.size % _SIZES << 15 | word)
+        for piece in _pieces(buffer.reshape(-1)):
+            self.comm.Bcast(piece, root=root)
 
     @override
     def barrier(self) -> None:
-        self.comm.Barrier()
+        word = self.calls.begin(Operation.BARRIER)
+        self._check(word, word)
+
+
+def _pieces(rows: Any) -> "list[Any]":
+    """Return the rows in pieces that one message can hold."""
+    if rows.nbytes <= _MOST:
+        return [rows]
+    flat = rows.reshape(-1)
+    step = _MOST // flat.itemsize
+    return [flat[begin : begin + step] for begin in range(0, flat.size, step)]
+
+
+def _in_pieces(messages: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    return [(rank, piece) for rank, rows in messages for piece in _pieces(rows)]
 
 
 class _MpiExchange(Exchange):
-    def __init__(self, kind: "type[MPI.Request]", requests: "list[MPI.Request]") -> None:
-        self.kind = kind
-        self.requests = requests
+    """Messages that travel.
+
+    Args:
+        collectives: The collectives of which it is one.
+        word: The word of the call.
+        arriving: Of each message that arrives, its sender and where its rows are written.
+        requests: Those of the messages that arrive, then those of the messages that this rank sends.
+    """
+
+    def __init__(
+        self,
+        collectives: MpiCollectives,
+        word: int,
+        arriving: list[tuple[int, Any]],
+        requests: "list[MPI.Request]",
+    ) -> None:
+        self.collectives, self.word, self.arriving, self.requests = collectives, word, arriving, requests
+        self.statuses = [collectives.mpi.Status() for _ in requests]
+        self.is_over = False
 
     @override
     def progress(self) -> None:
-        self.kind.Testall(self.requests)
+        if not self.is_over:
+            self.is_over = self._complete(self.collectives.mpi.Request.Testall)
 
     @override
     def wait(self) -> None:
-        self.kind.Waitall(self.requests)
+        if not self.is_over:
+            self.is_over = self._complete(self.collectives.mpi.Request.Waitall)
+        self._compare()
+
+    def _complete(self, complete: "Callable[..., bool]") -> bool:
+        mpi = self.collectives.mpi
+        try:
+            return complete(self.requests, self.statuses)
+        except mpi.Exception as error:
+            if error.Get_error_class() in {mpi.ERR_TRUNCATE, mpi.ERR_IN_STATUS}:
+                self._compare()
+            raise
+
+    def _compare(self) -> None:
+        word = self.word
+        for (rank, rows), status in zip(self.arriving, self.statuses, strict=False):
+            if status.tag != word or status.count != rows.nbytes:
+                raise self.collectives.calls.mixed_up(self.collectives.rank, word, rank, status.tag)

@@ -13,12 +13,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 from operator import iadd
 from selectors import DefaultSelector
 from typing import Any, cast
 
-from unilaunch.errors import PeerLostError, RendezvousError
+from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
 from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
+from unilaunch.interfaces.calls import OWN, Operation
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
 from unilaunch.machine.connections import Acceptor, call
@@ -27,6 +29,10 @@ from unilaunch.record import Record
 from unilaunch.rendezvous.boards import Board, Contact, listen_for_ranks
 
 _SIZE = struct.Struct("!Q")
+#: Before the bytes of each message of a collective: the word of the call (`CallLog.begin`), and how many bytes follow.
+_HEADER = struct.Struct("!IQ")
+#: Pieces that one system call sends or receives.
+_AT_ONCE = 16
 #: Most bytes of one rank's value; rank 0's answer holds the values of all ranks.
 _LARGEST = 1 << 26
 _TRY = 5.0  # seconds for one try to reach rank 0
@@ -132,6 +138,8 @@ class TcpPeers(Peers):
         board: Where the ranks found rank 0.
     """
 
+    calls = OWN
+
     def __init__(self, info: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
         self.info, self.rank, self.size = info, info.rank, info.size
         self.connections = connections
@@ -139,6 +147,7 @@ class TcpPeers(Peers):
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
+        self.calls.begin(Operation.AGREE)
         message = json.dumps(value).encode()
         if self.rank:
             _send(self.connections[0], message)
@@ -152,7 +161,9 @@ class TcpPeers(Peers):
     @override
     def collectives(self) -> Collectives:
         own_processor = (self.info.local_size or self.size) <= (os.cpu_count() or 1)
-        return TcpCollectives(self.rank, dict(self._mesh()), _SPIN if own_processor else 0.0)
+        collectives = TcpCollectives(self.rank, dict(self._mesh()), _SPIN if own_processor else 0.0)
+        collectives.calls = self.calls
+        return collectives
 
     @override
     def leave(self) -> None:
@@ -221,9 +232,15 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 class _Piece(Record, frozen=False):
-    """Bytes in transit: a view of the caller's array; the first *done* bytes have been transferred."""
+    """Bytes in transit: the first *done* bytes have been transferred.
+
+    Attributes:
+        view: Of a header, or of the caller's array.
+        header: Of a header that is received: what it must be.
+    """
 
     view: memoryview
+    header: bytes = b""
     done: int = 0
 
     @property
@@ -244,6 +261,7 @@ class TcpCollectives(Collectives):
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], spin: float = 0.0) -> None:
         self.rank, self.size, self.spin = rank, len(connections) + 1, spin
         self.connections = connections
+        self.word = 0  # of the newest call
         self.sending: dict[int, deque[_Piece]] = {other: deque() for other in connections}
         self.receiving: dict[int, deque[_Piece]] = {other: deque() for other in connections}
         for connection in connections.values():
@@ -256,6 +274,7 @@ class TcpCollectives(Collectives):
         Of a large array each rank adds a slice, and sends the others the sums ("reduce-scatter, then all-gather":
         Thakur, Rabenseifner and Gropp, 2005); of a small one each of a few ranks adds all, and of many ranks rank 0.
         """
+        self.word = self.calls.begin(Operation.ALL_REDUCE)
         if buffer.nbytes >= _LARGE and self.size > _PAIR:
             flat, size = buffer.reshape(-1), self.size
             slices = [flat[flat.size * part // size : flat.size * (part + 1) // size] for part in range(size)]
@@ -279,6 +298,7 @@ class TcpCollectives(Collectives):
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        self.word = self.calls.begin(Operation.EXCHANGE)
         pieces: list[_Piece] = []
         for rank, rows in groups(send, send_counts):
             if rank == self.rank:
@@ -293,6 +313,7 @@ class TcpCollectives(Collectives):
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
+        self.word = self.calls.begin(Operation.BROADCAST)
         if self.rank == root:
             self._wait([piece for other in self.connections for piece in self._send(buffer, other)])
         else:
@@ -300,18 +321,26 @@ class TcpCollectives(Collectives):
 
     @override
     def barrier(self) -> None:
-        word = bytearray(1)
+        self.word = self.calls.begin(Operation.BARRIER)
+        byte = bytearray(1)
         if self.rank:
-            self._wait([*self._send(word, 0), *self._receive(word, 0)])
+            self._wait([*self._send(byte, 0), *self._receive(byte, 0)])
             return
         self._wait([piece for other in self.connections for piece in self._receive(bytearray(1), other)])
-        self._wait([piece for other in self.connections for piece in self._send(word, other)])
+        self._wait([piece for other in self.connections for piece in self._send(byte, other)])
 
     def _send(self, buffer: Any, rank: int) -> list[_Piece]:
-        return _queue(self.sending[rank], buffer)
+        view = _bytes_of(buffer)
+        pieces = [_Piece(memoryview(_HEADER.pack(self.word, view.nbytes))), _Piece(view)] if view.nbytes else []
+        self.sending[rank].extend(pieces)
+        return pieces
 
     def _receive(self, buffer: Any, rank: int) -> list[_Piece]:
-        return _queue(self.receiving[rank], buffer)
+        view = _bytes_of(buffer)
+        header = _HEADER.pack(self.word, view.nbytes)
+        pieces = [_Piece(memoryview(bytearray(_HEADER.size)), header), _Piece(view)] if view.nbytes else []
+        self.receiving[rank].extend(pieces)
+        return pieces
 
     def _wait(self, pieces: Sequence[_Piece]) -> None:
         while any(piece.left for piece in pieces):
@@ -348,37 +377,55 @@ class TcpCollectives(Collectives):
         queue, moved = self.sending[rank], False
         while queue:
             try:
-                queue[0].done += self.connections[rank].send(queue[0].view[queue[0].done :])
+                count = self.connections[rank].sendmsg([piece.view[piece.done :] for piece in islice(queue, _AT_ONCE)])
             except BlockingIOError:
                 break
             moved = True
-            if not queue[0].left:
-                queue.popleft()
+            _move_on(queue, count)
         return moved
 
     def _pull(self, rank: int) -> bool:
         queue, moved = self.receiving[rank], False
         while queue:
+            views = [piece.view[piece.done :] for piece in islice(queue, _AT_ONCE)]
             try:
-                count = self.connections[rank].recv_into(queue[0].view[queue[0].done :])
+                count = self.connections[rank].recvmsg_into(views)[0]
             except BlockingIOError:
                 break
             if not count:
                 raise ConnectionResetError
             moved = True
-            queue[0].done += count
-            if not queue[0].left:
-                queue.popleft()
+            for header in _move_on(queue, count):
+                if header.view != header.header:
+                    raise self._mixed_up(rank, header)
         return moved
 
+    def _mixed_up(self, rank: int, header: _Piece) -> MixedCallsError:
+        (word, _), (others_word, _) = _HEADER.unpack(header.header), _HEADER.unpack(header.view)
+        return self.calls.mixed_up(self.rank, word, rank, others_word)
 
-def _queue(queue: deque[_Piece], buffer: Any) -> list[_Piece]:
+
+def _move_on(queue: deque[_Piece], count: int) -> list[_Piece]:
+    """Note that *count* bytes of a queue have been transferred; return the received headers that are whole now."""
+    headers = []
+    while queue:
+        piece = queue[0]
+        moved = min(count, piece.left)
+        piece.done += moved
+        count -= moved
+        if piece.left:
+            break
+        if piece.header:
+            headers.append(piece)
+        queue.popleft()
+    return headers
+
+
+def _bytes_of(buffer: Any) -> memoryview:
     view = memoryview(buffer)
     if view.format.startswith("Z"):  # complex numbers, which a memoryview cannot cast: a view of both their parts
         view = memoryview(buffer.view(buffer.real.dtype))
-    pieces = [_Piece(view.cast("B"))] if view.nbytes else []
-    queue.extend(pieces)
-    return pieces
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 class _TcpExchange(Exchange):

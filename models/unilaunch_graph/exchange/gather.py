@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part
@@ -33,6 +34,7 @@ def gather_rows(
     """
     sizes = np.zeros(part.num_parts)
     sizes[part.index] = part.num_owned
+    collectives.calls.purpose = Purpose.GATHER
     collectives.all_reduce(sizes)
     for begin in range(0, int(sizes.max()), _ROWS):
         counts = np.clip(sizes - begin, 0, _ROWS).astype(int).tolist()
@@ -50,6 +52,7 @@ def _to_first(part: Part, rows: NDArray[Any], counts: list[int], collectives: Co
     received = np.empty((sum(counts[1:]) if is_first else 0, rows.shape[1]), rows.dtype)
     send_counts = [0 if is_first else len(rows), *[0] * others]
     receive_counts = [0, *counts[1:]] if is_first else [0] * part.num_parts
+    collectives.calls.purpose = Purpose.GATHER
     collectives.exchange(rows[: sum(send_counts)], send_counts, received, receive_counts).wait()
     return received
 

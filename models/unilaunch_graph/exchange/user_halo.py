@@ -1,17 +1,27 @@
-"""The exchanges of a user's own network as linear operators: the halo, and the rows of any nodes."""
+"""The exchanges of a user's own network as linear operators: the halo, and the rows of any nodes.
 
-from typing import Any
+`Directory` plans the second: which rank has each node, and who sends which rows to whom.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
+from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
-from unilaunch_graph.exchange.fetching import Fetch
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.part import Part
+
+#: Where at least one of so many nodes is asked for, marking them is faster than sorting what is asked for.
+_MANY = 8
 
 
 class RowHalo:
@@ -32,6 +42,7 @@ class RowHalo:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
+        self.collectives.calls.purpose = Purpose.HALO
         arriving = self.exchange.begin(np.ascontiguousarray(rows))
         whole: Rows = empty_rows((self.num_owned + sum(self.halo_counts), rows.shape[1]), rows.dtype)
         whole[: self.num_owned] = rows
@@ -42,11 +53,29 @@ class RowHalo:
         """Return the owned rows plus the halo rows of other ranks for these nodes, added in the order of the ranks."""
         received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
         halo = np.ascontiguousarray(rows[self.num_owned :])
+        self.collectives.calls.purpose = Purpose.SUM_HALO
         with self.meter.communication():
             self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
         self.meter.received(received.nbytes)
         whole: Rows = rows[: self.num_owned] + self.home @ received
         return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """An exchange that brings the rows that a rank has asked for; a rank asks itself too.
+
+    Attributes:
+        send_rows: Owned rows that were asked for, grouped by the rank that did; of one rank no row twice. int64
+        send_counts: How many of them to each rank. (num_parts,)
+        receive_counts: How many rows come from each rank. (num_parts,)
+        places: The row of each node among those that come. (nodes,) int64
+    """
+
+    send_rows: Ids
+    send_counts: list[int]
+    receive_counts: list[int]
+    places: Ids
 
 
 class RowFetch:
@@ -64,12 +93,14 @@ class RowFetch:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the rows of the nodes. (nodes, width)"""
+        self.halo.collectives.calls.purpose = Purpose.FETCH
         return self.exchange.begin(np.ascontiguousarray(rows)).wait()[self.fetch.places]
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return for each owned row the sum of the rows that all ranks have for it. (num_owned, width)"""
         fetch, sums = self.fetch, _sums(self.fetch.places, sum(self.fetch.receive_counts)) @ rows
         received: Any = np.empty((len(fetch.send_rows), rows.shape[1]), rows.dtype)
+        self.halo.collectives.calls.purpose = Purpose.FETCH
         with self.halo.meter.communication():
             self.halo.collectives.exchange(sums, fetch.receive_counts, received, fetch.send_counts).wait()
         self.halo.meter.received(received.nbytes)
@@ -81,3 +112,79 @@ def _sums(places: Ids | Indices, size: int) -> sp.csr_array:
     """Return the matrix that adds rows, in their order, each to the row of its place. (size, rows)"""
     entries = (np.ones(len(places), np.int8), (places, np.arange(len(places))))
     return sp.coo_array(entries, shape=(size, len(places))).tocsr()
+
+
+class Exchanging(Protocol):
+    """Ranks that exchange arrays in the host's memory. All ranks must call each of these."""
+
+    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+        """Return the rows from every rank; the arguments are those of `Collectives.exchange`."""
+
+    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of all ranks' *numbers*. The argument may be overwritten."""
+
+
+class Directory:
+    """Where the row of each node of the graph is: 4 bytes for each node, from the first use on.
+
+    Args:
+        part: This rank's part.
+        ranks: All ranks.
+    """
+
+    def __init__(self, part: Part, ranks: Exchanging) -> None:
+        self.part: Part = part
+        self.ranks: Exchanging = ranks
+        #: Of each rank, the place of its first row, if the rows of all ranks stand one after the other. (num_parts,)
+        self.begins: Ids = np.zeros(0, np.int64)
+        #: The place of each node's row, by the node's global id. (num_nodes,)
+        self.position: Indices = np.zeros(0, np.int32)
+
+    def plan(self, nodes: NDArray[Any]) -> Fetch:
+        """Return the exchange for *nodes*. All ranks must call this.
+
+        Args:
+            nodes: Global ids, in any order; the same one may stand there several times. (nodes,)
+
+        Raises:
+            InputError: *nodes* are no integers, or there is no such node.
+        """
+        self._check(nodes)
+        if not len(self.begins):
+            self._learn()
+        wanted, places = self._unique(self.position[nodes.astype(np.int64, copy=False)])
+        owners = np.searchsorted(self.begins, wanted, "right") - 1
+        receive_counts = np.bincount(owners, minlength=self.part.num_parts)
+        send_counts = self.ranks.swap(receive_counts, ones := [1] * self.part.num_parts, ones).tolist()
+        send_rows = self.ranks.swap(wanted - self.begins[owners], receive_counts.tolist(), send_counts)
+        return Fetch(send_rows, send_counts, receive_counts.tolist(), places)
+
+    def _check(self, nodes: NDArray[Any]) -> None:
+        if not len(nodes):
+            return  # an empty list is one of floats
+        if nodes.dtype.kind not in "iu":
+            raise InputError(f"fetch: nodes are {nodes.dtype}: expected integers, the ids of nodes")
+        if not 0 <= nodes.min() <= nodes.max() < self.part.num_nodes:
+            wrong = nodes.min() if nodes.min() < 0 else nodes.max()
+            raise InputError(f"fetch: node {wrong}: expected ids from 0 to {self.part.num_nodes - 1}")
+
+    def _learn(self) -> None:
+        """Let each rank tell the others which nodes it owns."""
+        owned, mine = self.part.owned, self.part.index
+        owned = owned[owned >= 0]  # the row that is added to a part without edges is no node's
+        sizes = np.zeros(self.part.num_parts, np.int64)
+        sizes[mine] = len(owned)
+        sizes = self.ranks.total(sizes)
+        self.begins = np.cumsum(sizes) - sizes
+        position = np.zeros(self.part.num_nodes, np.int32)
+        position[owned] = self.begins[mine] + np.arange(len(owned))
+        self.position = self.ranks.total(position)
+
+    def _unique(self, position: Indices) -> tuple[Ids, Ids]:
+        """Return the positions in order, each once, and the place of each given one among them."""
+        if _MANY * len(position) < self.part.num_nodes:
+            return np.unique(position, return_inverse=True)
+        is_wanted = np.zeros(self.part.num_nodes, bool)
+        is_wanted[position] = True
+        places: Ids = np.cumsum(is_wanted)[position] - 1
+        return np.flatnonzero(is_wanted), places

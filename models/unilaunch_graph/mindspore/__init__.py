@@ -15,8 +15,8 @@ from unilaunch_graph.mindspore.reductions import mean, sum_gradients, sum_ranks
 from unilaunch_graph.mindspore.sage import SAGEConv
 from unilaunch_graph.mindspore.segments import segment_mean, segment_softmax, segment_sum
 from unilaunch_graph.network.dropout import dropout
-from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
-from unilaunch_graph.network.metrics import accuracy, barrier
+from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
+from unilaunch_graph.network.metrics import accuracy
 
 __all__ = [
     "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "accuracy", "barrier", "blocks", "dropout", "fetch",

@@ -4,6 +4,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.network.ranks import ScriptRanks
@@ -80,6 +81,7 @@ class RankSum:
     def matmat(self, numbers: Floats) -> Floats:
         """Return the sum of every rank's *numbers*, of the same shape."""
         summed: Floats = np.array(numbers, np.int32 if numbers.dtype == bool else None)  # MPI adds no bools
+        self.collectives.calls.purpose = Purpose.SUM_RANKS
         self.collectives.all_reduce(summed)
         return summed
 

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Tensor
 
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.pynative import only_pynative
@@ -70,6 +71,7 @@ class _Mean:
         self.shape = losses.shape
         dtype = losses.dtype if losses.dtype.kind == "f" else np.float64
         total = np.array([losses[: self.num_real].sum()], dtype)
+        self.collectives.calls.purpose = Purpose.MEAN
         self.collectives.all_reduce(total)
         result: Floats = (total / self.count).astype(total.dtype).reshape(())
         return result
@@ -122,6 +124,7 @@ def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradie
         places = [place for place, kind in enumerate(types) if (kind == ms.float64) == (wide == ms.float64)]
         if places:
             flat = np.concatenate([gradients[place].astype(wide).asnumpy().ravel() for place in places])
+            job_ranks.collectives.calls.purpose = Purpose.SUM_GRADIENTS
             job_ranks.collectives.all_reduce(flat)
             pieces = np.split(flat, np.cumsum([gradients[place].size for place in places]))
             for place, piece in zip(places, pieces, strict=False):  # the last piece is empty
@@ -136,5 +139,6 @@ def _agreed_types(gradients: Sequence[Tensor], ranks: Ranks) -> list[Any]:
     """
     others = (ms.float64, ms.float16, ms.bfloat16)
     num_ranks = np.array([[float(gradient.dtype == kind) for kind in others] for gradient in gradients])
+    ranks.collectives.calls.purpose = Purpose.SUM_GRADIENTS
     ranks.collectives.all_reduce(num_ranks)
     return [next((kind for kind, num in zip(others, row, strict=True) if num), ms.float32) for row in num_ranks]

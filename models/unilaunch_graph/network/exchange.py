@@ -73,6 +73,17 @@ def fetch(rows: Tensor, nodes: Any, part: PartFields[Tensor, Any, Any]) -> Tenso
     return part.fetched(rows, nodes)
 
 
+def barrier(part: PartFields[Any, Any, Any]) -> None:
+    """Return when every rank has called this. All ranks must call this.
+
+    What one rank has done before it, the others find after it: rank 0 saves a model, all call `barrier`, all load it.
+
+    Args:
+        part: This rank's part.
+    """
+    part.ranks.barrier()
+
+
 def gather(rows: Tensor, part: PartFields[Tensor, Any, Any]) -> Tensor | None:
     """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
 

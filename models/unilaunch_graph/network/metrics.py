@@ -1,19 +1,11 @@
-"""What all ranks of a training must agree on: a metric of the whole graph, and that each has come to a line."""
+"""Metrics of the whole graph, the same on every rank."""
 
 from typing import Any
 
 import numpy as np
 
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.network.checks import check_count, check_rows
-
-
-def barrier(part: Any) -> None:
-    """Return when every rank has called this: what rank 0 has written before, every rank can read after it.
-
-    Args:
-        part: This rank's part.
-    """
-    part.ranks.total(np.zeros(1))
 
 
 def accuracy(out: Any, y: Any, mask: Any, part: Any) -> float:
@@ -36,6 +28,6 @@ def accuracy(out: Any, y: Any, mask: Any, part: Any) -> float:
         if rows.ndim != num_axes:
             raise ValueError(f"accuracy: a tensor has the shape {tuple(rows.shape)}: expected {num_axes} axes")
     hits = (out.argmax(1) == y) & mask
-    right, count = part.ranks.total(np.array([float(hits.sum()), float(mask.sum())]))
+    right, count = part.ranks.total(np.array([float(hits.sum()), float(mask.sum())]), Purpose.ACCURACY)
     check_count(int(count))
     return float(right / count)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import Purpose
 from unilaunch.rendezvous.group import refuse_larger_group
 
 
@@ -51,13 +52,20 @@ class ScriptRanks:
             refuse_larger_group(0, 1)
         return ranks
 
+    def barrier(self) -> None:
+        """Return when every rank has called this."""
+        if self.size > 1:
+            self.collectives.barrier()
+
     def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
         """Return the rows from every rank, in the host's memory; the arguments are those of `Collectives.exchange`."""
+        self.collectives.calls.purpose = Purpose.FETCH
         received = np.empty((sum(receive_counts), *rows.shape[1:]), rows.dtype)
         self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
         return received
 
-    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def total(self, numbers: NDArray[Any], purpose: Purpose = Purpose.FETCH) -> NDArray[Any]:
         """Return the sum of all ranks' *numbers*, in the host's memory. The argument may be overwritten."""
+        self.collectives.calls.purpose = purpose
         self.collectives.all_reduce(numbers)
         return numbers

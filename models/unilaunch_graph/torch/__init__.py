@@ -8,8 +8,8 @@ Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where Py
 from typing import TYPE_CHECKING, Any
 
 from unilaunch_graph.network.dropout import dropout
-from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
-from unilaunch_graph.network.metrics import accuracy, barrier
+from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
+from unilaunch_graph.network.metrics import accuracy
 from unilaunch_graph.torch.batch_norm import BatchNorm
 from unilaunch_graph.torch.blocks import blocks
 from unilaunch_graph.torch.gat import GATConv

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of
@@ -82,7 +83,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         kept = self.kept.get(key)
         is_old = kept is None or not kept.is_of(*given)
         if self.device.type == "cpu":
-            is_old = bool(self.ranks.all_reduce(torch.tensor(int(is_old))))
+            is_old = bool(self.ranks.all_reduce(torch.tensor(int(is_old)), Purpose.HALO))
         if kept is None or is_old:
             with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
                 kept = self.kept[key] = Kept.of(given, compute())
@@ -193,7 +194,7 @@ def make_part(part: Part, ranks: Ranks, dtype: torch.dtype | None = None) -> Gra
             return torch.sparse_csr_tensor(*entries, size=matrix.shape, check_invariants=False)
 
     edges = merge_in_edges(part)
-    is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
+    is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)])), Purpose.LOAD).item() > 0
     every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
         **fields_of(part, ranks, edges, TensorTypes(tensor, floats, tensor, tensor, sparse), is_weighted=is_weighted),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.network.ranks import ScriptRanks
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
@@ -51,7 +52,12 @@ class Ranks(ScriptRanks):
         return super().of(part)
 
     def exchange(
-        self, send: torch.Tensor, send_counts: Sequence[int], receive: torch.Tensor, receive_counts: Sequence[int]
+        self,
+        send: torch.Tensor,
+        send_counts: Sequence[int],
+        receive: torch.Tensor,
+        receive_counts: Sequence[int],
+        purpose: Purpose = Purpose.NONE,
     ) -> Exchange:
         """Start to send rows to every rank, and to receive rows from every rank.
 
@@ -60,31 +66,34 @@ class Ranks(ScriptRanks):
             send_counts: Rows to each rank. (size,)
             receive: Where rows arrive, grouped by the rank that they come from; contiguous. (sum(receive_counts), ...)
             receive_counts: Rows from each rank. (size,)
+            purpose: What the rows are exchanged for.
         """
         self._refuse_simulation()
+        self.collectives.calls.purpose = purpose
         return self.collectives.exchange(self._bits(send), send_counts, self._bits(receive), receive_counts)
 
     @override
     def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
         sent = torch.from_numpy(rows).to(self.device)
         received = sent.new_empty((sum(receive_counts), *rows.shape[1:]))
-        self.exchange(sent, send_counts, received, receive_counts).wait()
+        self.exchange(sent, send_counts, received, receive_counts, Purpose.FETCH).wait()
         arrived: NDArray[Any] = received.cpu().numpy()
         return arrived
 
     @override
-    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        summed: NDArray[Any] = self.all_reduce(torch.from_numpy(numbers).to(self.device)).cpu().numpy()
+    def total(self, numbers: NDArray[Any], purpose: Purpose = Purpose.FETCH) -> NDArray[Any]:
+        summed: NDArray[Any] = self.all_reduce(torch.from_numpy(numbers).to(self.device), purpose).cpu().numpy()
         return summed
 
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, tensor: torch.Tensor, purpose: Purpose = Purpose.NONE) -> torch.Tensor:
         """Return the sum of *tensor* over all ranks: the same bits on every rank. The argument may be overwritten."""
         if self.size == 1:
             return tensor
         self._refuse_simulation()
         if tensor.dtype in HALVES:
-            return self.all_reduce(tensor.float()).to(tensor.dtype)
+            return self.all_reduce(tensor.float(), purpose).to(tensor.dtype)
         total = tensor.detach().contiguous()
+        self.collectives.calls.purpose = purpose
         self.collectives.all_reduce(self._buffer(total.view(-1)))
         return total
 
@@ -92,14 +101,14 @@ class Ranks(ScriptRanks):
         """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""
         counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
         counts[self.rank] = len(rows)
-        own, *others = self.all_reduce(counts).tolist()
+        own, *others = self.all_reduce(counts, Purpose.GATHER).tolist()
         yield rows[: own * (self.rank == 0)]
         for source, count in enumerate(others, 1):
             send, receive = [0] * self.size, [0] * self.size
             send[0] = count * (self.rank == source)
             receive[source] = count * (self.rank == 0)
             arrived = rows.new_empty((receive[source], *rows.shape[1:]))
-            self.exchange(rows[: send[0]], send, arrived, receive).wait()
+            self.exchange(rows[: send[0]], send, arrived, receive, Purpose.GATHER).wait()
             yield arrived
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -108,8 +117,14 @@ class Ranks(ScriptRanks):
             return
         self._refuse_simulation()
         whole = tensor.detach().contiguous()
+        self.collectives.calls.purpose = Purpose.DISTRIBUTE
         self.collectives.broadcast(self._bits(whole.view(-1)), 0)
         tensor.detach().copy_(whole)
+
+    @override
+    def barrier(self) -> None:
+        self._refuse_simulation()
+        super().barrier()
 
     def _refuse_simulation(self) -> None:
         if SIMULATED.get() not in {None, self}:

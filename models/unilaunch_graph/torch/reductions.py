@@ -7,6 +7,7 @@ import torch
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.network.checks import check_count
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
@@ -96,7 +97,9 @@ def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
         if parameter.grad is None:
             present[place] = 0
     pieces = [present, *map(_flat_gradient, parameters)]
-    counts, *summed = torch.split(ranks.all_reduce(torch.cat(pieces)), [len(piece) for piece in pieces])
+    counts, *summed = torch.split(
+        ranks.all_reduce(torch.cat(pieces), Purpose.SUM_GRADIENTS), [len(piece) for piece in pieces]
+    )
     for parameter, num_present, total in zip(parameters, counts, summed, strict=True):
         if parameter.grad is not None:
             parameter.grad.copy_(total.view_as(parameter))
@@ -118,7 +121,7 @@ class _Total(torch.autograd.Function):
     @staticmethod
     @override
     def forward(ctx: Any, value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-        return ranks.all_reduce(value.clone())
+        return ranks.all_reduce(value.clone(), Purpose.MEAN)
 
     @staticmethod
     @override
@@ -131,7 +134,7 @@ class _GlobalSum(torch.autograd.Function):
     @override
     def forward(ctx: Any, value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
         ctx.ranks = ranks
-        return ranks.all_reduce(value.clone())
+        return ranks.all_reduce(value.clone(), Purpose.SUM_RANKS)
 
     @staticmethod
     @override

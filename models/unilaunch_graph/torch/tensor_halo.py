@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.torch.ranks import Ranks
 
 
@@ -31,7 +32,7 @@ class TensorHalo:
         num_owned = len(rows)
         sent = rows.index_select(0, self.every)
         whole = rows.new_empty((num_owned + sum(self.receive_counts), *rows.shape[1:]))
-        exchange = self.ranks.exchange(sent, self.send_counts, whole[num_owned:], self.receive_counts)
+        exchange = self.ranks.exchange(sent, self.send_counts, whole[num_owned:], self.receive_counts, Purpose.HALO)
         whole[:num_owned] = rows
         exchange.wait()
         return whole
@@ -41,7 +42,7 @@ class TensorHalo:
         num_owned = len(rows) - sum(self.receive_counts)
         halo_rows = rows[num_owned:].contiguous()
         arrived = rows.new_empty((len(self.every), *rows.shape[1:]))
-        exchange = self.ranks.exchange(halo_rows, self.receive_counts, arrived, self.send_counts)
+        exchange = self.ranks.exchange(halo_rows, self.receive_counts, arrived, self.send_counts, Purpose.SUM_HALO)
         total = rows[:num_owned].clone(memory_format=torch.contiguous_format)
         exchange.wait()
         add_in_order(total, self.rows, torch.split(arrived, self.send_counts))
@@ -80,7 +81,7 @@ class TensorFetch:
 
     def _exchanged(self, rows: torch.Tensor, send_counts: list[int], receive_counts: list[int]) -> torch.Tensor:
         arrived = rows.new_empty((sum(receive_counts), *rows.shape[1:]))
-        self.ranks.exchange(rows, send_counts, arrived, receive_counts).wait()
+        self.ranks.exchange(rows, send_counts, arrived, receive_counts, Purpose.FETCH).wait()
         return arrived
 
 

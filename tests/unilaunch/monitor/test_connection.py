@@ -12,6 +12,7 @@ import pytest
 
 from delays import is_delayed
 from unilaunch.folder.failure import Cause, Failure
+from unilaunch.interfaces.calls import Operation
 from unilaunch.monitor import monitor as monitoring
 from unilaunch.monitor.connection import Connection, listen
 from unilaunch.monitor.http_server import HttpServer
@@ -383,6 +384,26 @@ def test_ranks_that_went_on_are_asked_anew(call: Call) -> None:
         assert agent.orders[:2] == [ShowStacks()] * 2
         assert monitor.verdict
         assert "second" in monitor.verdict.stacks[0]["where"]
+
+
+def test_ranks_in_different_collectives_end_the_job_with_both_names(call: Call) -> None:
+    """They wait for each other without end; nobody had to ask for a stall's timeout."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 2, several=False, stall_timeout=None, abort=True)
+        agents = [call(listening.where) for _ in range(2)]
+        for rank, operation in enumerate((Operation.EXCHANGE, Operation.BARRIER)):
+            kinds = bytes((Operation.ALL_REDUCE, operation)).hex()
+            agents[rank].tell(rank, Named(rank, "b"), Progress({}, 1.0, calls=7, kinds=kinds))
+        _until(lambda: all(agent.orders for agent in agents), inbox, *agents, monitor=monitor)
+        assert agents[0].orders == [ShowStacks()]
+        for rank, agent in enumerate(agents):
+            agent.tell(rank, Stack(f'  File "train.py", line {rank} in train\n', {}))
+        _until(lambda: monitor.ending, inbox, *agents, monitor=monitor)
+        assert monitor.verdict
+        assert (monitor.verdict.exit_code, monitor.verdict.first.final) == (1, True)
+        assert "rank 0 is at an exchange of rows (collective 7) and rank 1 is at barrier" in monitor.verdict.line
+        assert [group["ranks"] for group in monitor.verdict.stacks] == [[0], [1]]
 
 
 def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> None:

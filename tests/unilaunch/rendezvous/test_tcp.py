@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -20,7 +22,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from delays import is_delayed
-from unilaunch.errors import PeerLostError, RendezvousError
+from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
+from unilaunch.interfaces.calls import CallLog, Purpose
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine import connections
 from unilaunch.machine.connections import WELCOME, Caller, call, new_secret
@@ -60,6 +63,7 @@ def _on_ranks(
     def one(rank: int) -> T:
         found = _found(rank, size, run_id)
         with closing_all(join(found, 20.0, board(found))) as peers:
+            peers.calls = CallLog()
             try:
                 return work(peers)
             finally:
@@ -479,3 +483,79 @@ def test_an_address_that_is_translated_on_the_way_is_named(monkeypatch: pytest.M
         pool.submit(accept)
         with pytest.raises(RendezvousError, match=r"127\.0\.0\.2 \d+ is not of this job: .*\(NAT\)"):
             tcp._reach(_found(1, 2, uuid4().hex), Translated(), time.monotonic())
+
+
+def _sum(collectives: TcpCollectives, size: int = 1, purpose: Purpose = Purpose.NONE) -> None:
+    collectives.calls.purpose = purpose
+    collectives.all_reduce(np.ones(size))
+
+
+def _swap(collectives: TcpCollectives, rows: int = 2, purpose: Purpose = Purpose.NONE) -> None:
+    collectives.calls.purpose = purpose
+    counts = [0 if rank == collectives.rank else rows for rank in range(2)]
+    collectives.exchange(np.ones((rows, 1)), counts, np.empty((rows, 1)), counts).wait()
+
+
+#: Calls of the same bytes or of others, for other purposes or of other kinds.
+_CALLS: dict[str, Callable[[TcpCollectives], None]] = {
+    "all_reduce": _sum,
+    "sum_ranks": partial(_sum, purpose=Purpose.SUM_RANKS),
+    "mean": partial(_sum, purpose=Purpose.MEAN),
+    "sum_gradients": partial(_sum, size=300_000, purpose=Purpose.SUM_GRADIENTS),
+    "halo": partial(_swap, purpose=Purpose.HALO),
+    "fetch": partial(_swap, rows=3, purpose=Purpose.FETCH),
+    "an exchange of rows": _swap,
+    "a broadcast": lambda collectives: collectives.broadcast(np.ones(1), 0),
+    "barrier": lambda collectives: collectives.barrier(),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [*combinations(_CALLS, 2)])
+def test_different_collectives_end_in_one_line_that_names_both(first: str, second: str) -> None:
+    """Also where their messages have as many bytes: without their words a sum would be a wrong number."""
+
+    def work(peers: TcpPeers) -> str:
+        collectives = cast("TcpCollectives", peers.collectives())
+        _sum(collectives)
+        try:
+            _CALLS[second if peers.rank else first](collectives)
+            _sum(collectives)  # a broadcast's root waits for nobody
+        except (MixedCallsError, PeerLostError) as error:
+            for connection in collectives.connections.values():  # as when its process ends
+                connection.close()
+            return str(error) if isinstance(error, MixedCallsError) else ""
+        return ""
+
+    errors = _on_ranks(2, work)
+    said = f"rank 0 is at {first} (collective 3)", f"and rank 1 is at {second} (collective 3)"
+    for error in filter(None, errors):
+        assert all(words in error for words in said) or "collective 4" in error, error
+    assert any(all(words in error for words in said) for error in errors), errors
+    assert any(" at test_tcp.py:" in error for error in errors)
+
+
+def test_one_collective_with_arrays_of_different_sizes_is_no_sum() -> None:
+    def work(peers: TcpPeers) -> None:
+        _sum(cast("TcpCollectives", peers.collectives()), 3 + peers.rank, Purpose.SUM_RANKS)
+
+    with pytest.raises(MixedCallsError, match=r"sum_ranks \(collective 2\) got arrays of other sizes or dtypes"):
+        _on_ranks(2, work)
+
+
+def test_a_rank_that_calls_a_collective_alone_is_told_by_the_number() -> None:
+    """The next call of the same kind answers its call, and the one after that does not."""
+
+    def work(peers: TcpPeers) -> str:
+        collectives = cast("TcpCollectives", peers.collectives())
+        try:
+            for _ in range(3 - peers.rank):
+                _swap(collectives, purpose=Purpose.FETCH)
+            _sum(collectives, purpose=Purpose.SUM_RANKS)
+        except (MixedCallsError, PeerLostError) as error:
+            for connection in collectives.connections.values():
+                connection.close()
+            return str(error)
+        return ""
+
+    assert any("rank 0 is at fetch (collective 4)" in error and "rank 1 is at sum_ranks (collective 4)" in error
+               for error in _on_ranks(2, work))  # fmt: skip

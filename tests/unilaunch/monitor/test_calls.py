@@ -1,0 +1,73 @@
+"""The collectives that ranks have called, as the monitor compares them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch.interfaces.calls import KEPT, SIZE, CallLog, Operation, Purpose, read
+from unilaunch.monitor.calls import find_mixed_calls
+from unilaunch.monitor.messages import Progress
+
+
+def _progress(log: CallLog, memory: memoryview) -> Progress:
+    number, kinds = read(memory)
+    assert number == log.number
+    return Progress({}, 0.0, calls=number, kinds=kinds.hex())
+
+
+def _after(calls: list[tuple[Operation, Purpose]]) -> Progress:
+    log, memory = CallLog(), memoryview(bytearray(SIZE))
+    log.publish(memory)
+    for operation, purpose in calls:
+        log.purpose = purpose
+        log.begin(operation)
+    return _progress(log, memory)
+
+
+CALLS = st.tuples(st.sampled_from(Operation), st.sampled_from(Purpose))
+
+
+@given(st.lists(CALLS, max_size=3 * KEPT), st.data())
+def test_ranks_that_make_the_same_calls_are_never_blamed(
+    calls: list[tuple[Operation, Purpose]], data: st.DataObject
+) -> None:
+    """However far each of them has come when its agent looks."""
+    seen = {rank: _after(calls[: data.draw(st.integers(0, len(calls)))]) for rank in range(3)}
+    assert find_mixed_calls(seen) == ""
+
+
+@given(st.lists(CALLS, max_size=2 * KEPT), CALLS, CALLS, st.lists(CALLS, max_size=3))
+def test_ranks_that_wait_in_different_calls_are_named(
+    before: list[tuple[Operation, Purpose]],
+    one: tuple[Operation, Purpose],
+    other: tuple[Operation, Purpose],
+    after: list[tuple[Operation, Purpose]],
+) -> None:
+    """Also where one of them has gone on, as the root of a broadcast does."""
+    seen = {0: _after([*before, one]), 1: _after([*before, other, *after]), 2: _after([*before, one])}
+    line = find_mixed_calls(seen)
+    assert bool(line) == (one != other)
+    if line:
+        assert line.count(f"(collective {len(before) + 1})") == 2
+        assert "ranks 0, 2 are at" in line
+
+
+def test_a_call_is_named_after_what_the_user_has_called() -> None:
+    seen = {
+        0: _after([(Operation.EXCHANGE, Purpose.FETCH)]),
+        1: _after([(Operation.ALL_REDUCE, Purpose.SUM_RANKS)]),
+        2: _after([(Operation.AGREE, Purpose.END)]),
+    }
+    line = find_mixed_calls(dict([*seen.items()][:2]))
+    assert "rank 0 is at fetch (collective 1) and rank 1 is at sum_ranks (collective 1)" in line
+    assert "rank 2 is at the end of its program" in find_mixed_calls({0: seen[0], 2: seen[2]})
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3 * KEPT])
+def test_a_log_that_is_published_later_has_what_was_called_before(calls: int) -> None:
+    log, memory = CallLog(), memoryview(bytearray(SIZE))
+    for _ in range(calls):
+        log.begin(Operation.BARRIER)
+    log.publish(memory)
+    number, kinds = read(memory)
+    assert (number, set(kinds)) == (calls, {Operation.BARRIER} if calls else set())
