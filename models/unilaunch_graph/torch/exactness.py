@@ -2,63 +2,68 @@
 
 A model whose statistics, attention or norms are those of a rank's rows gives other numbers in parts. The names of its
 functions do not tell: they may stand in a helper, or in a class that is derived from one of PyG's. So `distribute`
-keeps a copy of the model as the user wrote it. At the first forward the copy runs in float64 on a small random graph in
-one process, with nothing replaced; then three copies run under `distribute`, each in a thread, on the three parts of
-that graph. Outputs, gradients of the rows and sums of the parameters' gradients must agree.
+keeps a copy of the model as the user wrote it. At the first forward, copies run in float64 on a small random graph:
 
-What cannot be simulated is not refused: a model that draws random numbers (dropout apart), that takes edges of its own,
-or that raises an error here.
+1. the model as it was written, on the whole graph; nothing is replaced (`_Case.plain`);
+2. the model under `distribute`, as a rank that has all nodes: it writes down what is exchanged (`simulation.Journal`);
+3. the model under `distribute`, as each of three ranks, one after the other.
+
+Outputs, gradients of the rows and sums of the parameters' gradients of 3 must be those of 1. A model that fails in 1 or
+2 cannot be checked. A model that fails in 3 alone is refused.
 """
 
 import copy
 import logging
+import pickle
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
 from math import floor, inf, isfinite, log10
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch_geometric.data import Data
 from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
 from unilaunch.errors import SpecError, UnilaunchError
-from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_graph.data.edges import edges_as_given
-from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition.cut import split_parts
-from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.part import Part
+from unilaunch_graph.simulation import NUM_PARTS, Journal, JournalRows, OtherExchangesError, SmallGraph
 from unilaunch_graph.torch.part import GraphPart, is_same, make_part
 from unilaunch_graph.torch.ranks import SIMULATED, Ranks, RealRanksError
+from unilaunch_torch.linear import OnHost, apply
 
-#: Numbers of nodes of the parts: three of them that are no width of the model. A width could not be told from rows.
-_SIZES = (13, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
-_EDGES_PER_NODE = 3
-#: Parameters of a model that is checked: its copy takes 8 bytes for each.
-_MOST = 1 << 22
-#: Largest difference, as a share of the largest number: in float64, and where a model's own types are needed.
-_TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3}
+T = TypeVar("T")
+
+#: Parameters of a model that is checked take so many bytes in float64.
+_MOST_BYTES = 1 << 28
+#: A tensor with so many elements that is no parameter is not copied.
+_LARGE = 1 << 22
+#: Largest difference, as a share of the largest number: in float64, and where the model computes in a smaller type.
+_EXACT, _ROUNDED = 1e-9, 1e-3
 #: Gradients below this share of the largest one are rounding.
 _SMALL = 1e-3
-_PATIENCE = 20.0
+#: How often the parts run, until they receive what they send.
+_ROUNDS = 4
 #: Where PyG's layers keep what they made of the edges.
 _CACHES = frozenset({"_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"})
+_WHERE = "in three parts of a small graph"
 _ADVICE = (
     "expected a result that depends on a node, its in-edges and their sources alone: for statistics of all nodes take "
     "torch.nn.BatchNorm1d or PyG's norms, or ug.torch.sum_ranks(sums, part); check=False of ug.torch.distribute leaves "
     "this check out"
 )
-#: Held while the generators, which are the process's, are used and set back: threads that check do so by turns.
-_GENERATORS = threading.Lock()
+#: Held while the process's generators and its default type are changed: threads that check do so by turns.
+_PROCESS = threading.RLock()
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -70,21 +75,25 @@ def check(model: Callable[..., Any], part: GraphPart, *args: Any, **options: Any
     """Refuse a model or a function that is not exact on parts of the graph. Any rank may call this alone.
 
     It runs on a small random graph as a whole, and in three simulated parts; a module as under `ug.torch.distribute`.
-    No parameter changes, and nothing is sent. Under half a second.
+    No parameter changes, and nothing is sent: the rows are drawn from this rank's, so two ranks may draw others. Under
+    half a second.
 
     Args:
-        model: A module, distributed or not, or a function.
+        model: A module, distributed, compiled or neither, or a function.
         part: This rank's part.
-        *args: What it is called with: `part.x`, `part.edge_index`, ... Their rows are drawn, floats are varied.
+        *args: What it is called with: `part.x`, `part.edge_index`, ...; also in lists, dicts or PyG's `Data`. Their
+            rows are drawn, floats are varied.
         **options: The same by name.
 
     Raises:
         SpecError: The numbers differ; the message names the first module whose output does.
-        NotCheckedError: The model draws random numbers, takes other edges than the part's, or raises an error on the
-            small graph.
+        NotCheckedError: The model draws random numbers, takes edges that end at nodes of other ranks, or raises an
+            error on the small graph.
     """
+    model = getattr(model, "_orig_mod", getattr(model, "_torchdynamo_orig_callable", model))
     known = vars(model).get(Check.ATTRIBUTE) if isinstance(model, torch.nn.Module) else None
-    (known or Check(model, part)).run(model, args, options)
+    checked: Check = known or Check(model, part)
+    checked.alone(model, args, options)
 
 
 class Check:
@@ -113,41 +122,92 @@ class Check:
         return self
 
     def first(self, model: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Check a call that has another structure than those before.
+        """Check a call that has another structure than those before. All ranks must call this.
+
+        All ranks check rank 0's rows, and believe rank 0's verdict.
 
         Raises:
             SpecError: The model is not exact on parts.
         """
         leaves, tree = pytree.tree_flatten((args, dict(options)))
         kinds = [(type(leaf), getattr(leaf, "dtype", None), getattr(leaf, "ndim", None)) for leaf in leaves]
-        key = (model.training, str(tree), str(kinds))
-        if key in self.seen:
+        key = (model.training, torch.is_grad_enabled(), str(tree), str(kinds))
+        if key in self.seen or SIMULATED.get():
             return
         self.seen.add(key)
-        try:
-            self.run(model, args, options)
-        except NotCheckedError as error:
-            if self.part.rank == 0 and not isinstance(error.__cause__, SpecError):  # the call itself says that
-                _logger.warning("%s is not checked on parts: %s", type(model).__name__, error)
-        except SpecError as error:
-            if self.part.world_size > 1:
-                raise
-            warnings.warn(str(error), stacklevel=5)
+        inputs = _of_rank_0(self._drawn(args, options), self.part.ranks)
+        verdict = _of_rank_0(self._verdict(model, args, options, inputs), self.part.ranks)
+        if verdict.error is SpecError and self.part.world_size == 1:
+            warnings.warn(verdict.text, stacklevel=4)
+        elif verdict.error is SpecError:
+            raise SpecError(verdict.text)
+        elif verdict.error and self.part.rank == 0 and not verdict.is_told_by_the_call:
+            _logger.warning("%s is not checked on parts: %s", type(model).__name__, verdict.text)
 
-    def run(self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Check a call; as `check`."""
+    def alone(self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """Check a call, on this rank; as `check`."""
+        verdict = self._verdict(model, args, options, self._drawn(args, options))
+        if verdict.error:
+            raise verdict.error(verdict.text)
+
+    def _drawn(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> "_Inputs | str":
+        """Return the inputs of the simulation, or why there are none."""
         if self.reason:
-            raise NotCheckedError(self.reason)
+            return self.reason
         try:
-            with _generators_kept():
-                case = _Case(self.plain, model, self.part, args, options)
-                difference = case.compare()
-        except NotCheckedError:
-            raise
-        except Exception as error:
-            raise NotCheckedError(_line(error)) from error
-        if difference:
-            raise SpecError(f"{case.name} is not exact on parts of a graph: {difference}: {_ADVICE}")
+            parameters = list(self.plain.parameters()) if isinstance(self.plain, torch.nn.Module) else []
+            if 8 * sum(parameter.numel() for parameter in parameters) > _MOST_BYTES:
+                return f"its parameters take more than {_MOST_BYTES >> 20} MB"
+            return _Inputs.like((args, dict(options)), self.part, parameters)
+        except NotCheckedError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  (of the user's objects)
+            return _line(error)
+
+    def _verdict(
+        self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], inputs: "_Inputs | str"
+    ) -> "_Verdict":  # fmt: skip
+        if isinstance(inputs, str):
+            return _Verdict(NotCheckedError, inputs)
+        try:
+            with _process_kept():
+                simulation = _Simulation(self.plain, self.part, (args, dict(options)), inputs, _training(model))
+                difference = simulation.difference()
+        except NotCheckedError as error:
+            return _Verdict(NotCheckedError, str(error), isinstance(error.__cause__, SpecError))
+        except Exception as error:  # noqa: BLE001  (of the user's model)
+            return _Verdict(NotCheckedError, _line(error))
+        if not difference:
+            return _Verdict()
+        return _Verdict(SpecError, f"{simulation.name} is not exact on parts of a graph: {difference}: {_ADVICE}")
+
+
+class _Verdict(NamedTuple):
+    """What a check has found.
+
+    Attributes:
+        error: SpecError: the model is not exact. NotCheckedError: it cannot be checked. None: it is exact.
+        text: Why.
+        is_told_by_the_call: The call itself raises an error that says so.
+    """
+
+    error: type[UnilaunchError] | None = None
+    text: str = ""
+    is_told_by_the_call: bool = False
+
+
+def _of_rank_0(value: T, ranks: Ranks) -> T:
+    """Return rank 0's *value*. All ranks must call this."""
+    if ranks.size == 1:
+        return value
+    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(ranks.device)
+    size = torch.tensor([len(data)], device=ranks.device)
+    ranks.broadcast(size)
+    if ranks.rank:
+        data = data.new_empty(int(size))
+    ranks.broadcast(data)
+    sent: T = pickle.loads(data.cpu().numpy().tobytes())  # noqa: S301  (from a rank of this job)
+    return sent
 
 
 def clear_caches(model: torch.nn.Module) -> None:
@@ -159,15 +219,24 @@ def clear_caches(model: torch.nn.Module) -> None:
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    with nullcontext() if SIMULATED.get() else _GENERATORS:  # a model that checks another holds them already
+def _process_kept() -> Iterator[None]:
+    """Set back what belongs to the process: generators, torch's default type, modes and compiled functions."""
+    with _PROCESS, torch.inference_mode(mode=False), _eager():
         states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (the script's own)
+        dtype, simulated = torch.get_default_dtype(), SIMULATED.get()
         try:
             yield
         finally:
             torch.set_rng_state(states[0])
             random.setstate(states[1])
             np.random.set_state(states[2])  # noqa: NPY002
+            torch.set_default_dtype(dtype)
+            SIMULATED.set(simulated)
+
+
+def _eager() -> AbstractContextManager[object]:
+    """Let compiled functions run as they were written."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _draws() -> tuple[Any, ...]:
@@ -181,18 +250,219 @@ def _shared(model: torch.nn.Module, most: int) -> dict[int, Any]:
     return {id(tensor): tensor for tensor in tensors if tensor.numel() >= most}
 
 
+def _training(model: Callable[..., Any]) -> dict[str, bool]:
+    modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+    return {name: module.training for name, module in modules}
+
+
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-class _NoDropout(TorchFunctionMode):
-    """Dropout drops nothing: each element is dropped for itself, on parts as on the whole."""
+# The inputs: a small graph, and rows for it that are drawn from the real ones.
+
+
+class _Input(NamedTuple):
+    """What stands for one argument.
+
+    Attributes:
+        kind: "given": the argument itself, or the number that stands for a number of rows. "field": the field *rows* of
+            the part. "nodes", "with halo", "edges": rows of these. "edge ends": some of the edges. "whole": the same
+            rows in each part. "data": a `Data` of *rows*, by name.
+        rows: For the whole small graph.
+        chosen: Of rows of edges: which edges; None: all.
+        layout: The layout of the argument; *rows* are dense.
+    """
+
+    kind: str
+    rows: Any = None
+    chosen: torch.Tensor | None = None
+    layout: torch.layout = torch.strided
+
+
+_GIVEN = _Input("given")
+_NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
+_EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of all runs; rank 0 sends them to the others.
+
+    Attributes:
+        small: The small graph.
+        arguments: What stands for each argument, in the order of `pytree`.
+        fields: What stands for each field of the part that has a row for each node or edge.
+    """
+
+    small: SmallGraph
+    arguments: list[_Input]
+    fields: dict[str, _Input]
+
+    @classmethod
+    def like(cls, given: Any, real: GraphPart, parameters: Sequence[torch.Tensor]) -> "_Inputs":
+        """Return inputs like those of a call.
+
+        Raises:
+            NotCheckedError: An argument cannot be simulated.
+        """
+        leaves = pytree.tree_leaves(given)
+        tensors = [leaf for leaf in _within(leaves) if isinstance(leaf, torch.Tensor)]
+        fields = {name: getattr(real, name) for name in (*_NODE_FIELDS, *_EDGE_FIELDS)}
+        fields = {name: rows for name, rows in fields.items() if isinstance(rows, torch.Tensor)}
+        widths = {size for rows in (*parameters, *tensors, *fields.values()) for size in rows.shape[1:]}
+        widths |= {len(parameter) for parameter in parameters if parameter.dim()}
+        small = SmallGraph.like(real.arrays, widths)
+        draw = _Draw(real, small, tensors)
+        kinds = {name: "nodes" if name in _NODE_FIELDS else "edges" for name in fields}
+        return cls(
+            small, [draw.input(leaf) for leaf in leaves],
+            {name: draw.rows(rows, kinds[name]) for name, rows in fields.items()},
+        )  # fmt: skip
+
+
+def _within(leaves: Sequence[Any]) -> Iterator[Any]:
+    """Yield the arguments, and those in PyG's `Data`."""
+    for leaf in leaves:
+        yield from leaf.to_dict().values() if isinstance(leaf, Data) else [leaf]
+
+
+class _Draw:
+    """Draws what stands for arguments of a call.
+
+    Args:
+        real: This rank's part.
+        small: The small graph.
+        tensors: All arguments that are tensors.
+    """
+
+    def __init__(self, real: GraphPart, small: SmallGraph, tensors: Sequence[torch.Tensor]) -> None:
+        self.real, self.generator = real, np.random.default_rng(0)
+        self.counts = {"nodes": small.graph.num_nodes, "edges": len(small.graph.indices)}
+        self.counts["with halo"] = self.counts["nodes"]
+        self.lengths: dict[int, tuple[str, torch.Tensor | None]] = {
+            real.num_nodes: ("nodes", None), real.num_owned + real.num_halo: ("with halo", None),
+            real.edge_index.shape[1]: ("edges", None),
+        }  # fmt: skip
+        self.is_ambiguous = real.num_owned in {real.edge_index.shape[1]}
+        self.lengths[real.num_owned] = "nodes", None
+        for ends in filter(self._are_some_edges, tensors):
+            share = ends.shape[1] / max(1, real.edge_index.shape[1])
+            chosen = torch.from_numpy(self.generator.random(self.counts["edges"]) < max(share, 0.1))
+            self.lengths.setdefault(ends.shape[1], ("edges", chosen))
+
+    def input(self, leaf: Any) -> _Input:
+        """Return what stands for an argument."""
+        if isinstance(leaf, Data):
+            return _Input("data", {name: self.input(value) for name, value in leaf.to_dict().items()})
+        if not isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, str | int | float | GraphPart | torch.dtype | torch.device | None):
+                return _GIVEN
+            raise NotCheckedError(f"it is called with {type(leaf).__name__}")
+        for name in ("edge_index", "owned", *_NODE_FIELDS, *_EDGE_FIELDS):
+            if is_same(leaf, getattr(self.real, name)):
+                return _Input("field", name)
+        if leaf.dtype == torch.int64 and torch.equal(leaf, self.real.edge_index):
+            return _Input("field", "edge_index")
+        if self._are_some_edges(leaf):
+            return _Input("edge ends", chosen=self.lengths[leaf.shape[1]][1])
+        if leaf.dim() == 2 and len(leaf) == 2 and not leaf.is_floating_point():  # noqa: PLR2004
+            raise NotCheckedError("it is called with other edges than part.edge_index")
+        kind, chosen = self.lengths.get(len(leaf) if leaf.dim() else -1, ("whole", None))
+        if kind == "nodes" and self.is_ambiguous:
+            raise NotCheckedError("this part has as many edges as nodes")
+        return self.rows(leaf, kind, chosen)
+
+    def rows(self, given: torch.Tensor, kind: str, chosen: torch.Tensor | None = None) -> _Input:
+        """Return rows for the whole small graph, drawn from the given ones; floats are varied."""
+        rows = given.detach().to("cpu")
+        if kind != "whole":
+            if not len(rows):
+                rows = torch.ones((1, *rows.shape[1:]), dtype=rows.dtype)
+            at = torch.from_numpy(self.generator.integers(0, len(rows), self.counts[kind]))
+            rows = (rows if rows.layout is torch.strided else rows.to_sparse_coo()).index_select(0, at)
+        rows = rows.clone() if rows.layout is torch.strided else rows.to_dense()
+        if rows.is_floating_point():
+            rows = rows.double()
+            rows *= 1 if kind == "whole" else 1 + 0.1 * torch.from_numpy(self.generator.random(rows.shape))
+        return _Input(kind, rows, chosen, given.layout)
+
+    def _are_some_edges(self, leaf: torch.Tensor) -> bool:
+        """Return whether these are edges into owned nodes, also from halo nodes: pairs of owned nodes are none."""
+        if leaf.dtype != torch.int64 or leaf.dim() != 2 or len(leaf) != 2 or not leaf.numel():  # noqa: PLR2004
+            return False
+        if leaf is self.real.edge_index or leaf.min() < 0:
+            return False
+        source, target = leaf.amax(1).tolist()
+        owned, halo = self.real.num_owned, self.real.num_halo
+        return bool(target < owned <= source < owned + halo)
+
+
+# The simulated ranks, and their parts.
+
+
+class _Ranks(Ranks):
+    """One of the ranks of the simulation. Until it has a journal, it sends nothing: `distribute` compares copies.
+
+    Args:
+        rank: Index of this rank.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank, NUM_PARTS, Alone(), torch.device("cpu"))
+        self.journal: Journal | None = None
+
+    @override
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.journal is None:
+            return tensor
+        return torch.from_numpy(self.journal.total("a sum over the ranks", tensor.detach().numpy()))
+
+    @override
+    def any(self, *, is_here: bool) -> bool:
+        return is_here
+
+    @override
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        if self.journal is not None:
+            sent = self.journal.of_rank_0("a broadcast", tensor.detach().numpy(), self.rank)
+            tensor.detach().copy_(torch.from_numpy(sent))
+
+
+class _SimulatedPart(GraphPart):
+    """A part whose rows come from a journal. Its `exchange` is a `JournalRows` on tensors."""
+
+    @override
+    def fetched(self, rows: torch.Tensor, nodes: Any) -> torch.Tensor:
+        ids = torch.as_tensor(nodes)
+        found = apply(self._rows("a fetch", ids.flatten()), rows)
+        return found.view((*ids.shape, *rows.shape[1:]))
+
+    @override
+    def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
+        whole = self._rows("a gather", torch.arange(self.num_nodes)).matmat(rows.detach())
+        return whole if self.rank == 0 else None
+
+    def _rows(self, kind: str, needed: torch.Tensor) -> OnHost:
+        return OnHost(replace(self.exchange.operator, kind=kind, needed=needed.numpy()))  # type: ignore[attr-defined]
+
+
+class _Watch(TorchFunctionMode):
+    """Sees all functions of torch in a run. Dropout drops nothing: it drops each element for itself, in parts too.
+
+    Attributes:
+        is_rounded: Whether numbers smaller than float64 were computed.
+    """
 
     DROPOUTS = frozenset({
         functional.dropout, functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
         functional.dropout2d, functional.dropout3d, torch.dropout, torch.alpha_dropout, torch.feature_dropout,
         torch.feature_alpha_dropout,
     })  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_rounded = False
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -202,57 +472,13 @@ class _NoDropout(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             args, options = (*args[:4], 0.0, *args[5:])[: len(args)], {**options, "dropout_p": 0.0}
             options = {name: value for name, value in options.items() if name != "dropout_p" or len(args) < 5}  # noqa: PLR2004
-        return func(*args, **options)
+        result = func(*args, **options)
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.dtype != torch.float64:
+            self.is_rounded = True
+        return result
 
 
-class _Meeting:
-    """Where the threads exchange what each brings; one that fails lets the others fail."""
-
-    def __init__(self, size: int) -> None:
-        self.values: list[Any] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=_PATIENCE)
-
-    def bring(self, rank: int, kind: str, value: Any) -> list[Any]:
-        self.values[rank] = (kind, value)
-        self.barrier.wait()
-        brought = list(self.values)
-        self.barrier.wait()
-        if any(other != kind for other, _ in brought):
-            raise NotCheckedError("its parts exchange in different orders")
-        return [value for _, value in brought]
-
-
-class _Collectives(Alone):
-    """The collectives of one thread, on arrays. An exchange is complete when it has begun."""
-
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
-        self.rank, self.meeting = rank, meeting
-
-    @override
-    def all_reduce(self, buffer: Any) -> None:
-        buffer[...] = sum(self.meeting.bring(self.rank, "all_reduce", buffer.copy()))
-
-    @override
-    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        pieces = np.split(send.copy(), np.cumsum(send_counts)[:-1])
-        brought = self.meeting.bring(self.rank, "exchange", pieces)
-        receive[...] = np.concatenate([pieces[self.rank] for pieces in brought])
-        return self
-
-    @override
-    def broadcast(self, buffer: Any, root: int) -> None:
-        brought = self.meeting.bring(self.rank, "broadcast", buffer)[root]
-        if brought.ctypes.data != buffer.ctypes.data:  # the copies of a model share its parameters
-            buffer[...] = brought
-        self.meeting.bring(self.rank, "broadcast is done", None)
-
-    @override
-    def barrier(self) -> None:
-        self.meeting.bring(self.rank, "barrier", None)
-
-    @override
-    def collectives(self) -> Collectives:
-        return self
+# The runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,334 +500,233 @@ class _Run:
     steps: list[tuple[str, torch.Tensor]]
 
 
-class _Case:
-    """A call of a model on the small graph."""
+class _Simulation:
+    """The runs of one call on the small graph.
+
+    Args:
+        plain: The model as it was written, or a function.
+        real: This rank's part.
+        given: What it is called with.
+        inputs: What stands for that.
+        training: Which modules are in training mode, by name.
+    """
 
     def __init__(
-        self, plain: Callable[..., Any], model: Callable[..., Any], part: GraphPart, args: Any, options: Any
+        self, plain: Callable[..., Any], real: GraphPart, given: Any, inputs: _Inputs, training: Mapping[str, bool]
     ) -> None:  # fmt: skip
-        self.plain, self.real = plain, part
+        self.plain, self.real, self.inputs, self.training = plain, real, inputs, training
         self.name = type(plain).__name__ if isinstance(plain, torch.nn.Module) else getattr(plain, "__name__", "model")
-        self.training = _training(model)
-        self.draw = np.random.default_rng(0)
-        self.weights = self._weights()
-        self.leaves, self.tree = pytree.tree_flatten((tuple(args), dict(options)))
-        self.kinds = [self._kind(leaf) for leaf in self.leaves]
-        widths = {size for tensor in (*self.weights, *self.leaves) if _is_tensor(tensor) for size in tensor.shape[1:]}
-        widths |= {len(weight) for weight in self.weights.values() if weight.dim()}
-        self.sizes = [size for size in _SIZES if size not in widths][:3]
-        self.graph = self._graph(sum(self.sizes))
-        owner = self.draw.permutation(np.repeat(np.arange(len(self.sizes)), self.sizes))
-        self.parts = list(split_parts(self.graph, order_nodes(self.graph, owner, len(self.sizes))))
-        nothing = np.zeros_like(owner)
-        self.whole = next(split_parts(self.graph, order_nodes(self.graph, nothing, 1)))
-        self.values = [self._value(leaf, kind) for leaf, kind in zip(self.leaves, self.kinds, strict=True)]
+        self.given, self.tree = pytree.tree_flatten(given)
+        self.weights = _perturbed(plain)
+        self.whole, self.parts = inputs.small.whole(), inputs.small.parts()
+        self.watch, self.dtype, self.has_gradients = _Watch(), torch.float64, torch.is_grad_enabled()
 
-    def _weights(self) -> dict[torch.Tensor, torch.Tensor]:
-        """Return the parameters in float64, on the host, each a little changed: zeros would hide what they multiply."""
-        if not isinstance(self.plain, torch.nn.Module):
-            return {}
-        parameters = list(self.plain.parameters())
-        if sum(parameter.numel() for parameter in parameters) > _MOST:
-            raise NotCheckedError(f"it has more than {_MOST:,} parameters")
-        return {
-            one: one.detach().to("cpu", torch.float64) + 0.1 * torch.from_numpy(self.draw.standard_normal(one.shape))
-            if one.is_floating_point()
-            else one.detach().cpu()
-            for one in parameters
-        }
-
-    def _kind(self, leaf: Any) -> str:
-        """Return what an argument is of: "nodes", "edges", ...; "" for what is the same on all parts."""
-        real = self.real
-        if not isinstance(leaf, torch.Tensor):
-            if not isinstance(leaf, str | int | float | bool | GraphPart | torch.dtype | torch.device | None):
-                raise NotCheckedError(f"it is called with {type(leaf).__name__}")
-            return ""
-        if is_same(leaf, real.edge_index) or (leaf.dtype == torch.int64 and torch.equal(leaf, real.edge_index)):
-            return "edge_index"
-        if leaf.layout is not torch.strided:
-            raise NotCheckedError("it is called with a sparse tensor")
-        if leaf.dim() == 2 and len(leaf) == 2 and not _is_float(leaf):  # noqa: PLR2004
-            raise NotCheckedError("it is called with other edges than part.edge_index")
-        known = {
-            "ids": (real.owned,), "edges": (real.edge_weight, real.edge_attr),
-            "nodes": (real.x, real.y, real.train_mask, real.val_mask, real.test_mask),
-        }  # fmt: skip
-        for kind, tensors in known.items():
-            if any(is_same(leaf, tensor) for tensor in tensors):
-                return kind
-        return self._kind_of_length(leaf)
-
-    def _kind_of_length(self, leaf: torch.Tensor) -> str:
-        real = self.real
-        lengths = {
-            "nodes": real.num_owned, "edges": real.edge_index.shape[1], "with halo": real.num_owned + real.num_halo,
-            "all nodes": real.num_nodes,
-        }  # fmt: skip
-        kinds = [kind for kind, length in lengths.items() if leaf.dim() and len(leaf) == length]
-        if {"nodes", "edges"} <= set(kinds):
-            raise NotCheckedError("this part has as many edges as nodes")
-        return kinds[0] if kinds else ""
-
-    def _graph(self, num_nodes: int) -> Graph:
-        """Return a graph in which each node has edges into and out of it; symmetric if the user's is."""
-        draw, ring = self.draw, np.arange(num_nodes)
-        source = np.concatenate([ring, draw.integers(0, num_nodes, _EDGES_PER_NODE * num_nodes)])
-        target = np.concatenate([(ring + 1) % num_nodes, draw.integers(0, num_nodes, _EDGES_PER_NODE * num_nodes)])
-        ends = self.real.edge_index
-        if not self.real.arrays.is_directed:
-            source, target = np.concatenate([source, target]), np.concatenate([target, source])
-        if not self.real.arrays.is_directed or not bool((ends[0] == ends[1]).any()):
-            source, target = source[source != target], target[source != target]
-        target, source = np.divmod(np.unique(target * num_nodes + source), num_nodes)
-        weights = (draw.random(len(source)) + 0.5).astype(np.float32)
-        width = 0 if self.real.edge_attr is None else self.real.edge_attr.shape[1]
-        arrays = {"edge_attr": draw.random((len(source), width)).astype(np.float32)} if width else {}
-        edges = edges_as_given(
-            source, target, num_nodes, None if self.real.edge_weight is None else weights, arrays
-        )._asdict()
-        classes = max(1, self.real.num_classes)
-        return Graph(
-            features=draw.standard_normal((num_nodes, self.real.num_features)).astype(np.float32),
-            labels=draw.integers(0, classes, num_nodes), split=np.where(ring % 3, 0, TRAIN).astype(np.uint8),
-            num_classes=classes, **edges,
-        )  # fmt: skip
-
-    def _value(self, leaf: Any, kind: str) -> torch.Tensor | None:
-        """Return an argument's rows for the whole small graph, drawn from the given ones."""
-        counts = {"edges": len(self.graph.indices), "": None, "edge_index": None, "ids": None}
-        count = counts.get(kind, self.graph.num_nodes)
-        if not isinstance(leaf, torch.Tensor) or kind in {"edge_index", "ids"}:
-            return None
-        rows = leaf.detach().to("cpu")
-        if count is not None:
-            given = rows if len(rows) else torch.ones((1, *rows.shape[1:]), dtype=rows.dtype)
-            rows = given[torch.from_numpy(self.draw.integers(0, len(given), count))]
-        if not _is_float(rows):
-            return rows
-        varied = rows.double() * (1 + 0.1 * torch.from_numpy(self.draw.random(rows.shape)))
-        return varied if count is not None else rows.double()
-
-    def compare(self) -> str:
+    def difference(self) -> str:
         """Return where the parts' numbers differ from the whole's; "" if they agree.
 
         Raises:
             NotCheckedError: The model cannot be simulated.
         """
         try:
-            return self._compare(torch.float64)
+            return self._difference()
         except NotCheckedError:
-            return self._compare(torch.float32)  # the model makes tensors of torch's default type, say
+            self.dtype = torch.float32  # the model computes in a type of its own, say
+            return self._difference()
 
-    def _compare(self, dtype: torch.dtype) -> str:
-        whole, parts = self._runs(dtype, steps=False)
-        if not (difference := self._difference(whole, parts, dtype)):
+    def _difference(self) -> str:
+        torch.set_default_dtype(self.dtype)
+        plain = self._run_plain(steps=False)
+        journal = self._journal()
+        try:
+            for _ in range(_ROUNDS):
+                runs = self._run_parts(journal, steps=False)
+                if journal.turn(self._tolerance()):
+                    break
+        except RealRanksError as error:
+            raise NotCheckedError(str(error)) from error
+        except OtherExchangesError as error:
+            return f"{_WHERE} {error}"
+        except Exception as error:  # noqa: BLE001  (of the user's model)
+            return f"{_WHERE} it raises {_line(error)}"
+        found = _Comparison(plain, runs, self._tolerance()).difference()
+        if not found:
             return ""
-        whole, parts = self._runs(dtype, steps=True)
-        return f"{difference}, first {self._place(whole, parts, dtype)}"
+        stepped = _Comparison(
+            self._run_plain(steps=True), self._run_parts(self._journal(), steps=True), self._tolerance()
+        )
+        return f"{found}, first {stepped.place() or f'in {self.name}'}"
 
-    def _runs(self, dtype: torch.dtype, *, steps: bool) -> tuple[_Run, list[_Run]]:
+    def _tolerance(self) -> float:
+        return _ROUNDED if self.watch.is_rounded else _EXACT
+
+    def _run_plain(self, *, steps: bool) -> _Run:
         before = _draws()
-        whole = self._in_threads(dtype, [self.whole], steps=steps)[0]
+        with _not_checked("a small graph"):
+            run = self._run(self.whole, Ranks(0, 1, Alone(), torch.device("cpu")), None, steps=steps)
         if _draws() != before:
             raise NotCheckedError("it draws random numbers")
-        return whole, self._in_threads(dtype, self.parts, steps=steps)
+        return run
 
-    def _in_threads(self, dtype: torch.dtype, parts: Sequence[Any], *, steps: bool) -> list[_Run]:
-        """Run one thread for each part, since each waits for the others in its exchanges."""
-        size, meeting = len(parts), _Meeting(len(parts))
-        runs: list[_Run | None] = [None] * size
-        errors: list[BaseException] = []
+    def _journal(self) -> Journal:
+        """Return what a rank exchanges that has all nodes."""
+        journal = Journal(self.whole.num_nodes)
+        with _not_checked("a small graph under ug.torch.distribute"):
+            self._run(self.whole, _Ranks(0), journal, steps=False)
+        journal.turn(0)
+        return journal
 
-        def work(rank: int) -> None:
-            ranks = Ranks(rank, size, _Collectives(rank, meeting), torch.device("cpu"))
-            SIMULATED.set(ranks)
-            try:
-                runs[rank] = self._run(make_part(parts[rank], ranks), dtype, steps=steps)
-                meeting.bring(rank, "end", None)
-            except BaseException as error:  # noqa: BLE001  (of the user's model)
-                errors.append(error)
-                meeting.barrier.abort()
+    def _run_parts(self, journal: Journal, *, steps: bool) -> list[_Run]:
+        return [self._run(arrays, _Ranks(rank), journal, steps=steps) for rank, arrays in enumerate(self.parts)]
 
-        threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            first = min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
-            where = "in parts" if size > 1 else "on the whole"
-            why = str(first) if isinstance(first, NotCheckedError | RealRanksError) else _line(first)
-            raise NotCheckedError(f"a small graph {where}: {why}") from first
-        return [run for run in runs if run]
-
-    def _run(self, part: GraphPart, dtype: torch.dtype, *, steps: bool) -> _Run:
-        part = replace(part, **{
-            name: getattr(part, name).to(dtype)
-            for name in ("x", "edge_weight", "edge_attr")
-            if getattr(part, name) is not None
-        })  # fmt: skip
-        values = [self._given(at, part, dtype) for at in range(len(self.leaves))]
-        rows = [
-            value.requires_grad_()
-            for value, kind in zip(values, self.kinds, strict=True)
-            if kind == "nodes" and _is_float(value)
-        ]
-        model, weights = self._copy(part, dtype)
-        seen: list[tuple[str, torch.Tensor]] = []
-        if steps and isinstance(model, torch.nn.Module):
-            _record_steps(model, seen)
+    def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None, *, steps: bool) -> _Run:
+        """Run the model as it was written; with a journal, under `distribute`."""
+        SIMULATED.set(ranks)
+        part = self._part(arrays, ranks, journal)
+        values = [self._value(leaf, one, part) for leaf, one in zip(self.given, self.inputs.arguments, strict=True)]
         args, options = pytree.tree_unflatten(values, self.tree)
-        with torch.enable_grad(), _NoDropout():
+        rows = [value for value, one in zip(values, self.inputs.arguments, strict=True) if _is_of_nodes(value, one)]
+        with torch.set_grad_enabled(self.has_gradients), self.watch:
+            model, weights = self._copy(part, is_distributed=journal is not None)
+            seen: list[tuple[str, torch.Tensor]] = []
+            if steps and isinstance(model, torch.nn.Module):
+                _record_steps(model, seen)
+            for one in rows:
+                one.requires_grad_()
+            if isinstance(ranks, _Ranks):
+                ranks.journal = journal
             out = model(*args, **options)
             leaves = [
                 leaf.to_dense() if leaf.is_sparse else leaf for leaf in pytree.tree_leaves(out) if _is_tensor(leaf)
             ]
             if not leaves:
                 raise NotCheckedError(f"it returns {type(out).__name__}")
-            gradients = self._gradients(leaves, [*rows, *weights], part)
+            gradients = _gradients(leaves, [*rows, *weights], part)
+        if journal is not None:
+            journal.end()
         detached = [leaf.detach() for leaf in leaves]
         return _Run(part, detached, gradients[: len(rows)], gradients[len(rows) :], seen)
 
-    def _copy(self, part: GraphPart, dtype: torch.dtype) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-        """Return the model with changed weights, and these; in parts it is distributed."""
+    def _part(self, arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart:
+        made = make_part(arrays, ranks)
+        fields_of_rows = {
+            name: self._value(getattr(self.real, name), one, made) for name, one in self.inputs.fields.items()
+        }
+        made = replace(made, edge_arrays={}, node_arrays={}, **fields_of_rows)
+        if journal is None:
+            return made
+        needed = _nodes(made).numpy()
+        operator = OnHost(JournalRows("a halo exchange", journal, made.owned.numpy(), needed))
+        return _SimulatedPart(**{one.name: getattr(made, one.name) for one in fields(made)} | {"exchange": operator})
+
+    def _value(self, leaf: Any, one: _Input, part: GraphPart) -> Any:  # noqa: PLR0911
+        """Return an argument for a part."""
+        real = self.real
+        if one.kind == "given":
+            sizes = {
+                real.num_nodes: part.num_nodes, real.num_owned + real.num_halo: part.num_owned + part.num_halo,
+                real.num_owned: part.num_owned,
+            }  # fmt: skip
+            return part if isinstance(leaf, GraphPart) else sizes.get(leaf, leaf) if type(leaf) is int else leaf
+        if one.kind == "data":
+            data = copy.copy(leaf)
+            for name, value in leaf.to_dict().items():
+                data[name] = self._value(value, one.rows[name], part)
+            return data
+        if one.kind == "field":
+            return part.owned % real.num_nodes if one.rows == "owned" else getattr(part, one.rows)
+        chosen = slice(None) if one.chosen is None else one.chosen[part.edge_ids]
+        if one.kind == "edge ends":
+            return part.edge_index[:, chosen]
+        index = {"nodes": part.owned, "with halo": _nodes(part)}.get(one.kind, slice(None))
+        rows = one.rows[part.edge_ids[chosen] if one.kind == "edges" else index]  # type: ignore[index]
+        rows = rows.to(self.dtype) if rows.is_floating_point() else rows.clone()
+        return rows if one.layout is torch.strided else rows.to_sparse(layout=one.layout)
+
+    def _copy(self, part: GraphPart, *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+        """Return the model with changed weights, and these. A part that it holds becomes the simulated one."""
         if not isinstance(self.plain, torch.nn.Module):
             return self.plain, []
         weights = {
-            one: torch.nn.Parameter(weight.to(dtype) if _is_float(weight) else weight, one.requires_grad)
+            one: torch.nn.Parameter(weight.to(self.dtype) if weight.is_floating_point() else weight, one.requires_grad)
             for one, weight in self.weights.items()
         }
-        memo: dict[int, Any] = _shared(self.plain, _MOST)
-        memo |= {id(one): weight for one, weight in weights.items()} | {id(self.real): part}
-        model = copy.deepcopy(self.plain, memo).to("cpu", dtype)
+        memo: dict[int, Any] = _shared(self.plain, _LARGE)
+        memo |= {id(one): weight for one, weight in weights.items()}
+        held = [(getattr(self.real, one.name), getattr(part, one.name)) for one in fields(part)]
+        memo |= {id(one): other for one, other in held if isinstance(one, torch.Tensor | Ranks)} | {id(self.real): part}
+        model = copy.deepcopy(self.plain, memo).to("cpu", self.dtype)
         for name, module in model.named_modules():
             module.training = self.training.get(name, module.training)
             _leave_out_hooks(module)
             if isinstance(getattr(module, "dropout", None), float):
                 module.dropout = 0.0  # of attention, which is computed in another way in parts
-        if part.world_size > 1:
+        if is_distributed:
             from unilaunch_graph.torch.distributed import distribute
 
             model = distribute(model, part, check=False)
         return model, [weight for weight in weights.values() if weight.requires_grad]
 
-    def _given(self, at: int, part: GraphPart, dtype: torch.dtype) -> Any:
-        """Return an argument for a part."""
-        leaf, kind, value = self.leaves[at], self.kinds[at], self.values[at]
-        if kind == "edge_index":
-            return part.edge_index
-        if kind == "ids":
-            return part.owned % max(1, self.real.num_nodes)
-        if value is None:
-            sizes = {self.real.num_owned: part.num_owned, self.real.num_nodes: part.num_nodes}
-            if isinstance(leaf, GraphPart):
-                return part
-            return sizes.get(leaf, leaf) if type(leaf) is int else leaf
-        index = {"nodes": part.owned, "with halo": _nodes(part)}.get(kind)
-        if kind == "edges":
-            index = self._edges(part)
-        rows = value.clone() if index is None else value[index]
-        return rows.to(dtype) if _is_float(rows) else rows
 
-    def _edges(self, part: GraphPart) -> torch.Tensor:
-        """Return the number of each of a part's edges among those of the whole graph."""
-        count = self.graph.num_nodes
-        targets = np.repeat(np.arange(count), np.diff(self.graph.indptr))
-        nodes = _nodes(part).numpy()
-        source, target = part.edge_index.numpy()
-        wanted = part.owned.numpy()[target] * count + nodes[source]
-        return torch.from_numpy(np.searchsorted(targets * count + self.graph.indices, wanted))
+@contextmanager
+def _not_checked(where: str) -> Iterator[None]:
+    """Let an error be the reason why a model is not checked."""
+    try:
+        yield
+    except NotCheckedError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, RealRanksError) else _line(error)
+        raise NotCheckedError(f"{where}: {why}") from error
 
-    def _index(self, leaf: torch.Tensor, part: GraphPart) -> torch.Tensor | None:
-        """Return which rows of the whole graph's output a part's are; None: they are no rows of nodes or edges."""
-        lengths = {part.num_owned: part.owned, part.num_owned + part.num_halo: _nodes(part)}
-        if not leaf.dim():
-            return None
-        if len(leaf) == part.edge_index.shape[1]:
-            return self._edges(part)
-        return lengths.get(len(leaf))
 
-    def _gradients(
-        self, leaves: list[torch.Tensor], inputs: list[torch.Tensor], part: GraphPart
-    ) -> list[torch.Tensor | None]:  # fmt: skip
-        """Return the gradients of a loss over nodes and edges in which each element has a weight of its own."""
-        loss = inputs[0].new_zeros(()) if inputs else torch.zeros(())
-        for leaf in leaves:
-            index = self._index(leaf, part)
-            if index is not None and _is_float(leaf) and leaf.requires_grad:
-                columns = torch.arange(leaf[:1].numel(), dtype=leaf.dtype)
-                factors = torch.sin(1.7 * index.to(leaf.dtype)[:, None] + columns)
-                loss = loss + (leaf.reshape(len(leaf), -1) * factors).sum()
-        if not loss.requires_grad:
-            return [None] * len(inputs)
-        return list(torch.autograd.grad(loss, inputs, allow_unused=True))
+def _perturbed(plain: Callable[..., Any]) -> dict[torch.Tensor, torch.Tensor]:
+    """Return the parameters in float64, on the host, each a little changed: zeros would hide what they multiply."""
+    draw = torch.Generator().manual_seed(0)
+    parameters = plain.parameters() if isinstance(plain, torch.nn.Module) else ()
+    return {
+        one: one.detach().to("cpu", torch.float64) + 0.1 * torch.randn(one.shape, generator=draw, dtype=torch.float64)
+        if one.is_floating_point()
+        else one.detach().cpu()
+        for one in parameters
+    }
 
-    def _difference(self, whole: _Run, parts: list[_Run], dtype: torch.dtype) -> str:
-        """Return what differs, in words; "" if nothing does."""
-        where, most = "in three parts of a small graph", _TOLERANCES[dtype]
-        for at, leaf in enumerate(whole.leaves):
-            others = [run.leaves[at] if at < len(run.leaves) else leaf[:0] for run in parts]
-            share = self._compared(leaf, others, parts)
-            if share > most:
-                power = (
-                    "" if share == inf else f"{10.0 ** floor(log10(share)):.0e}"
-                )  # the same on all ranks, nearly always
-                size = f"differs by about {power} of its largest number" if power else "has other shapes"
-                return f"{where} its output {size}"
-        if self._of_weights(whole, parts) > most:
-            return f"{where} the sum of its parameters' gradients differs"
-        return f"{where} the gradients of its rows differ" if self._of_rows(whole, parts) > most else ""
 
-    def _of_weights(self, whole: _Run, parts: list[_Run]) -> float:
-        """Return the largest difference of a parameter's gradient."""
-        sizes = [float(gradient.abs().max()) for gradient in whole.weights if gradient is not None and gradient.numel()]
-        least = _SMALL * max(sizes, default=0.0)
-        shares = [0.0]
-        for gradient, *pieces in zip(whole.weights, *(run.weights for run in parts), strict=True):
-            present = [piece for piece in pieces if piece is not None]
-            shares.append(_share(gradient, sum(present) if present else None, least))
-        return max(shares)
+def _gradients(
+    leaves: list[torch.Tensor], inputs: list[torch.Tensor], part: GraphPart
+) -> list[torch.Tensor | None]:  # fmt: skip
+    """Return the gradients of a loss over nodes and edges in which each element has a weight of its own."""
+    losses = []
+    for leaf in leaves:
+        index = _ids(leaf, part)
+        if index is not None and leaf.is_floating_point() and leaf.requires_grad:
+            columns = torch.arange(leaf[:1].numel(), dtype=leaf.dtype)
+            factors = torch.sin(1.7 * index.to(leaf.dtype)[:, None] + columns)
+            losses.append((leaf.reshape(len(leaf), -1) * factors).sum())
+    if not losses or not inputs:
+        return [None] * len(inputs)
+    return list(torch.autograd.grad(sum(losses[1:], losses[0]), inputs, allow_unused=True))
 
-    def _of_rows(self, whole: _Run, parts: list[_Run]) -> float:
-        """Return the largest difference of the gradients of the given rows."""
-        shares = [0.0]
-        for gradient, *pieces in zip(whole.rows, *(run.rows for run in parts), strict=True):
-            if gradient is not None:
-                scale = float(gradient.abs().max())
-                owned = [gradient[run.part.owned] for run in parts]
-                shares += [_share(one, piece, scale) for one, piece in zip(owned, pieces, strict=True)]
-        return max(shares)
 
-    def _compared(self, whole: torch.Tensor, pieces: list[torch.Tensor], parts: list[_Run]) -> float:
-        """Return the largest difference of an output as a share of its largest number; inf where shapes differ."""
-        scale = (
-            float(torch.where(whole.isfinite(), whole, 0.0).abs().max()) if _is_float(whole) and whole.numel() else 1.0
-        )
-        of_whole = self._lengths_of(self.whole)
-        if whole.dim() and len(whole) in of_whole:
-            indices = [self._index(piece, run.part) for piece, run in zip(pieces, parts, strict=True)]
-            if all(index is not None for index in indices):
-                chosen = zip(indices, pieces, strict=True)
-                return max(_share(whole[index], piece, scale) for index, piece in chosen)
-        if all(piece.shape == whole.shape for piece in pieces):
-            equal = max(_share(whole, piece, scale) for piece in pieces)
-            return min(equal, _share(whole, sum(piece.double() for piece in pieces), scale))
-        if not _is_float(whole) or all(piece.dim() and piece.shape[1:] == whole.shape[1:] for piece in pieces):
-            return 0.0  # numbers of rows, or other rows than one for each node: edges with loops, say, in another order
-        return inf
+def _ids(leaf: torch.Tensor, part: GraphPart) -> torch.Tensor | None:
+    """Return which rows of the whole graph's output a part's are; None: they are no rows of nodes or edges."""
+    if not leaf.dim():
+        return None
+    if len(leaf) == part.num_owned:
+        return part.owned
+    if len(leaf) == part.num_owned + part.num_halo:
+        return _nodes(part)
+    return part.edge_ids if len(leaf) == part.edge_index.shape[1] else None
 
-    def _lengths_of(self, part: Any) -> set[int]:
-        return {part.num_owned, part.num_owned + part.num_halo, part.num_edges}
 
-    def _place(self, whole: _Run, parts: list[_Run], dtype: torch.dtype) -> str:
-        """Return where the first number differs: among what each module takes, and what it returns, in time."""
-        for at, (place, rows) in enumerate(whole.steps):
-            if any(at >= len(run.steps) or run.steps[at][0] != place for run in parts):
-                break
-            if self._compared(rows, [run.steps[at][1] for run in parts], parts) > _TOLERANCES[dtype]:
-                return place
-        return f"in {self.name}"
+def _nodes(part: GraphPart) -> torch.Tensor:
+    """Return the global ids of the rows with halo."""
+    return torch.cat([part.owned, torch.from_numpy(part.arrays.halo.astype(np.int64))])
+
+
+def _is_of_nodes(value: Any, one: _Input) -> bool:
+    """Return whether the gradient of an argument is compared."""
+    is_of_nodes = one.kind == "nodes" or (one.kind == "field" and one.rows in _NODE_FIELDS)
+    return is_of_nodes and value.is_floating_point() and value.layout is torch.strided
 
 
 def _leave_out_hooks(module: torch.nn.Module) -> None:
@@ -612,9 +737,101 @@ def _leave_out_hooks(module: torch.nn.Module) -> None:
                 del hooks[key]
 
 
-def _training(model: Callable[..., Any]) -> dict[str, bool]:
-    modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-    return {name: module.training for name, module in modules}
+# The comparison, and its words.
+
+
+class _Comparison:
+    """What the runs on parts have given, beside the run on the whole.
+
+    Args:
+        whole: The run on the whole.
+        parts: The runs on parts, by rank.
+        most: Largest difference, as a share of the largest number.
+    """
+
+    def __init__(self, whole: _Run, parts: list[_Run], most: float) -> None:
+        self.whole, self.parts, self.most = whole, parts, most
+
+    def difference(self) -> str:
+        """Return what differs, in words; "" if nothing does."""
+        for at, leaf in enumerate(self.whole.leaves):
+            others = [run.leaves[at] if at < len(run.leaves) else leaf[:0] for run in self.parts]
+            share = self._share_of_rows(leaf, others)
+            if share > self.most:
+                return f"{_WHERE} its output {_words(share)}"
+        if self._share_of_weights() > self.most:
+            return f"{_WHERE} the sum of its parameters' gradients differs"
+        return f"{_WHERE} the gradients of its rows differ" if self._share_of_inputs() > self.most else ""
+
+    def place(self) -> str:
+        """Return where the first number differs: among what each module takes, and what it returns, in time."""
+        for at, (place, rows) in enumerate(self.whole.steps):
+            if any(at >= len(run.steps) or run.steps[at][0] != place for run in self.parts):
+                break
+            if self._share_of_rows(rows, [run.steps[at][1] for run in self.parts]) > self.most:
+                return place
+        return ""
+
+    def _share_of_rows(self, whole: torch.Tensor, pieces: list[torch.Tensor]) -> float:
+        """Return the largest difference of an output as a share of its largest number; inf where shapes differ."""
+        scale = (
+            float(torch.where(whole.isfinite(), whole, 0).abs().max()) if _is_float(whole) and whole.numel() else 1.0
+        )
+        if _ids(whole, self.whole.part) is not None:
+            indices = [_ids(piece, run.part) for piece, run in zip(pieces, self.parts, strict=True)]
+            if all(index is not None for index in indices):
+                chosen = zip(indices, pieces, strict=True)
+                return max(_share(whole[index], piece, scale) for index, piece in chosen)
+        if all(piece.shape == whole.shape for piece in pieces):
+            equal = max(_share(whole, piece, scale) for piece in pieces)
+            return min(equal, _share(whole, sum(piece.double() for piece in pieces), scale))
+        if not _is_float(whole) or all(piece.dim() and piece.shape[1:] == whole.shape[1:] for piece in pieces):
+            return 0.0  # numbers of rows, or other rows than one for each node: edges with loops, say, in another order
+        return inf
+
+    def _share_of_weights(self) -> float:
+        """Return the largest difference of a parameter's gradient."""
+        present = [gradient for gradient in self.whole.weights if gradient is not None and gradient.numel()]
+        least = _SMALL * max((float(gradient.abs().max()) for gradient in present), default=0.0)
+        shares = [0.0]
+        for gradient, *pieces in zip(self.whole.weights, *(run.weights for run in self.parts), strict=True):
+            summed = [piece for piece in pieces if piece is not None]
+            shares.append(_share(gradient, sum(summed) if summed else None, least))
+        return max(shares)
+
+    def _share_of_inputs(self) -> float:
+        """Return the largest difference of the gradients of the given rows."""
+        shares = [0.0]
+        for gradient, *pieces in zip(self.whole.rows, *(run.rows for run in self.parts), strict=True):
+            if gradient is not None:
+                scale = float(gradient.abs().max())
+                owned = [gradient[run.part.owned] for run in self.parts]
+                shares += [_share(one, piece, scale) for one, piece in zip(owned, pieces, strict=True)]
+        return max(shares)
+
+
+def _words(share: float) -> str:
+    if share == inf:
+        return "has other shapes"
+    return f"differs by about {10.0 ** floor(log10(share)):.0e} of its largest number"
+
+
+def _share(expected: torch.Tensor | None, found: Any, scale: float) -> float:
+    """Return the largest difference as a share of *scale* or a larger number; inf if shapes differ."""
+    if expected is None or found is None:
+        present = expected if found is None else found
+        return 0.0 if present is None or not bool((present.abs() > scale).any()) else inf
+    if expected.shape != found.shape:
+        return inf
+    one, other = expected.double(), found.double()
+    if not one.numel():
+        return 0.0
+    gap, largest = float((one - other).abs().max()), float(one.abs().max())
+    if not isfinite(gap + largest):
+        is_same = (one == other) | (one.isnan() & other.isnan())
+        gap = float(torch.where(is_same, 0.0, (one - other).abs()).nan_to_num(nan=inf).max())
+        largest = float(torch.where(one.isfinite(), one, 0.0).abs().max())
+    return gap / (max(scale, largest) or 1.0)
 
 
 def _record_steps(model: torch.nn.Module, seen: list[tuple[str, torch.Tensor]]) -> None:
@@ -648,33 +865,9 @@ def _has_forward(module: torch.nn.Module) -> bool:
     return not isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
 
 
-def _nodes(part: GraphPart) -> torch.Tensor:
-    """Return the global ids of the rows with halo."""
-    halo: NDArray[np.int64] = part.arrays.halo
-    return torch.cat([part.owned, torch.from_numpy(halo)])
-
-
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _share(expected: torch.Tensor | None, found: Any, scale: float) -> float:
-    """Return the largest difference as a share of *scale* or a larger number; inf if shapes differ."""
-    if expected is None or found is None:
-        present = expected if found is None else found
-        return 0.0 if present is None or not bool((present.abs() > scale).any()) else inf
-    if expected.shape != found.shape:
-        return inf
-    one, other = expected.double(), found.double()
-    if not one.numel():
-        return 0.0
-    gap, largest = float((one - other).abs().max()), float(one.abs().max())
-    if not isfinite(gap + largest):
-        is_same = (one == other) | (one.isnan() & other.isnan())
-        gap = float(torch.where(is_same, 0.0, (one - other).abs()).nan_to_num(nan=inf).max())
-        largest = float(torch.where(one.isfinite(), one, 0.0).abs().max())
-    return gap / (max(scale, largest) or 1.0)

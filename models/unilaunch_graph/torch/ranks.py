@@ -18,7 +18,7 @@ _SENT_AS = {
     torch.int16: torch.bfloat16, torch.uint16: torch.bfloat16, torch.uint32: torch.int32, torch.uint64: torch.int64,
 }  # fmt: skip
 
-#: In a thread that simulates a rank of a small graph (`check`): the ranks there.
+#: While a rank of a small graph is simulated (`check`): its ranks.
 SIMULATED: ContextVar["Ranks | None"] = ContextVar("SIMULATED", default=None)
 
 
@@ -87,6 +87,10 @@ class Ranks(ScriptRanks):
         total = tensor.detach().contiguous()
         self.collectives.all_reduce(self._buffer(total.view(-1)))
         return total
+
+    def any(self, *, is_here: bool) -> bool:
+        """Return whether something is so on any rank. All ranks must call this."""
+        return bool(self.all_reduce(torch.tensor([int(is_here)], device=self.device)).item())
 
     def collect(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""
