@@ -5,6 +5,7 @@ python benchmarks/checks.py [NAME ...]
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def main() -> None:
     whole = make_whole()
     print("| class | seconds | by its numbers |\n|---|---|---|")
     for name in sys.argv[1:] or CASES:
-        text, seconds = on_parts(whole, PARTS, lambda part: verdict(CASES[name], part) if part.rank == 0 else None)[0]
+        text, seconds = on_parts(whole, PARTS, partial(verdict, CASES[name]))[0]
         print(f"| `{name}` | {seconds:.2f} | {text[:150]} |", flush=True)
 
 

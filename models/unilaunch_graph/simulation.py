@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Ids
+from unilaunch_graph.comparison import is_close
 from unilaunch_graph.data.edges import edges_as_given, loops_and_duplicates
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.partition.cut import split_parts
@@ -167,7 +168,7 @@ class Journal:
 
     def turn(self, tolerance: float) -> bool:
         """Let the next runs receive what has been sent. Return whether that is what was received, but for rounding."""
-        is_settled = all(_is_close(entry.sent, entry.received, tolerance) for entry in self.entries)
+        is_settled = all(is_close(entry.sent, entry.received, tolerance) for entry in self.entries)
         for entry in self.entries:
             entry.received, entry.sent = entry.sent, np.zeros_like(entry.sent)
         self.at = 0
@@ -187,11 +188,6 @@ class Journal:
 
     def _received(self, entry: _Entry) -> NDArray[Any]:
         return (entry.received if self.is_written else entry.sent).copy()
-
-
-def _is_close(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bool:
-    largest = np.abs(np.nan_to_num(other.astype(np.float64), posinf=0, neginf=0)).max(initial=0)
-    return np.allclose(one, other, rtol=0, atol=tolerance * largest, equal_nan=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,35 +14,33 @@ Outputs, gradients of the rows and sums of the parameters' gradients of 3 must b
 
 import copy
 import logging
-import pickle
 import random
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
-from math import floor, inf, isfinite, log10
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import fields, replace
+from enum import IntEnum
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch_geometric.data import Data
 from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
-from unilaunch.errors import SpecError, UnilaunchError
+from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
+from unilaunch_graph.comparison import WHERE, Array, RowIds, Run, difference, first_place
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.simulation import NUM_PARTS, Journal, JournalRows, OtherExchangesError, SmallGraph
-from unilaunch_graph.torch.part import GraphPart, is_same, make_part
+from unilaunch_graph.simulation import NUM_PARTS, Journal, JournalRows, OtherExchangesError
+from unilaunch_graph.torch.check_inputs import Inputs, NotCheckedError, nodes_of
+from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import SIMULATED, Ranks, RealRanksError
 from unilaunch_torch.linear import OnHost, apply
-
-T = TypeVar("T")
 
 #: Parameters of a model that is checked take so many bytes in float64.
 _MOST_BYTES = 1 << 28
@@ -50,13 +48,12 @@ _MOST_BYTES = 1 << 28
 _LARGE = 1 << 22
 #: Largest difference, as a share of the largest number: in float64, and where the model computes in a smaller type.
 _EXACT, _ROUNDED = 1e-9, 1e-3
-#: Gradients below this share of the largest one are rounding.
-_SMALL = 1e-3
 #: How often the parts run, until they receive what they send.
 _ROUNDS = 4
 #: Where PyG's layers keep what they made of the edges.
 _CACHES = frozenset({"_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"})
-_WHERE = "in three parts of a small graph"
+#: Bytes of a verdict that are sent.
+_LONGEST = 2000
 _ADVICE = (
     "expected a result that depends on a node, its in-edges and their sources alone: for statistics of all nodes take "
     "torch.nn.BatchNorm1d or PyG's norms, or ug.torch.sum_ranks(sums, part); check=False of ug.torch.distribute leaves "
@@ -65,10 +62,6 @@ _ADVICE = (
 #: Held while the process's generators and its default type are changed: threads that check do so by turns.
 _PROCESS = threading.RLock()
 _logger = logging.getLogger("unilaunch_graph")
-
-
-class NotCheckedError(UnilaunchError):
-    """`ug.torch.check`: the model cannot be simulated; the message says why."""
 
 
 def check(model: Callable[..., Any], part: GraphPart, *args: Any, **options: Any) -> None:
@@ -93,7 +86,11 @@ def check(model: Callable[..., Any], part: GraphPart, *args: Any, **options: Any
     model = getattr(model, "_orig_mod", getattr(model, "_torchdynamo_orig_callable", model))
     known = vars(model).get(Check.ATTRIBUTE) if isinstance(model, torch.nn.Module) else None
     checked: Check = known or Check(model, part)
-    checked.alone(model, args, options)
+    finding, text = checked.verdict(model, args, options)
+    if finding is Finding.DIFFERS:
+        raise SpecError(text)
+    if finding is not Finding.EXACT:
+        raise NotCheckedError(text)
 
 
 class Check:
@@ -124,7 +121,7 @@ class Check:
     def first(self, model: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         """Check a call that has another structure than those before. All ranks must call this.
 
-        All ranks check rank 0's rows, and believe rank 0's verdict.
+        Each rank draws rows like its own, and all ranks believe the worst verdict of any.
 
         Raises:
             SpecError: The model is not exact on parts.
@@ -135,79 +132,61 @@ class Check:
         if key in self.seen or SIMULATED.get():
             return
         self.seen.add(key)
-        inputs = _of_rank_0(self._drawn(args, options), self.part.ranks)
-        verdict = _of_rank_0(self._verdict(model, args, options, inputs), self.part.ranks)
-        if verdict.error is SpecError and self.part.world_size == 1:
-            warnings.warn(verdict.text, stacklevel=4)
-        elif verdict.error is SpecError:
-            raise SpecError(verdict.text)
-        elif verdict.error and self.part.rank == 0 and not verdict.is_told_by_the_call:
-            _logger.warning("%s is not checked on parts: %s", type(model).__name__, verdict.text)
+        finding, text = self.verdict(model, args, options).of_all(self.part.ranks)
+        if finding is Finding.DIFFERS and self.part.world_size > 1:
+            raise SpecError(text)
+        if finding is Finding.DIFFERS:
+            warnings.warn(text, stacklevel=4)
+        elif finding is Finding.NOT_CHECKED and self.part.rank == 0:
+            _logger.warning("%s is not checked on parts: %s", type(model).__name__, text)
 
-    def alone(self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Check a call, on this rank; as `check`."""
-        verdict = self._verdict(model, args, options, self._drawn(args, options))
-        if verdict.error:
-            raise verdict.error(verdict.text)
-
-    def _drawn(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> "_Inputs | str":
-        """Return the inputs of the simulation, or why there are none."""
+    def verdict(self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> "Verdict":
+        """Return what the check of a call finds on this rank."""
         if self.reason:
-            return self.reason
-        try:
-            parameters = list(self.plain.parameters()) if isinstance(self.plain, torch.nn.Module) else []
-            if 8 * sum(parameter.numel() for parameter in parameters) > _MOST_BYTES:
-                return f"its parameters take more than {_MOST_BYTES >> 20} MB"
-            return _Inputs.like((args, dict(options)), self.part, parameters)
-        except NotCheckedError as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001  (of the user's objects)
-            return _line(error)
-
-    def _verdict(
-        self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], inputs: "_Inputs | str"
-    ) -> "_Verdict":  # fmt: skip
-        if isinstance(inputs, str):
-            return _Verdict(NotCheckedError, inputs)
+            return Verdict(Finding.NOT_CHECKED, self.reason)
+        mode = _Mode.of(model)
         try:
             with _process_kept():
-                simulation = _Simulation(self.plain, self.part, (args, dict(options)), inputs, _training(model))
-                difference = simulation.difference()
+                found = _Simulation(self.plain, self.part, (args, dict(options)), mode).difference()
         except NotCheckedError as error:
-            return _Verdict(NotCheckedError, str(error), isinstance(error.__cause__, SpecError))
+            is_told = isinstance(error.__cause__, SpecError)
+            return Verdict(Finding.TOLD_BY_THE_CALL if is_told else Finding.NOT_CHECKED, str(error))
         except Exception as error:  # noqa: BLE001  (of the user's model)
-            return _Verdict(NotCheckedError, _line(error))
-        if not difference:
-            return _Verdict()
-        return _Verdict(SpecError, f"{simulation.name} is not exact on parts of a graph: {difference}: {_ADVICE}")
+            return Verdict(Finding.NOT_CHECKED, _line(error))
+        text = f"{_name(self.plain)} is not exact on parts of a graph: {found}: {_ADVICE}"
+        return Verdict(Finding.DIFFERS, text) if found else Verdict(Finding.EXACT, "")
 
 
-class _Verdict(NamedTuple):
-    """What a check has found.
+class Finding(IntEnum):
+    """What a check finds; the worst is the last."""
 
-    Attributes:
-        error: SpecError: the model is not exact. NotCheckedError: it cannot be checked. None: it is exact.
-        text: Why.
-        is_told_by_the_call: The call itself raises an error that says so.
-    """
-
-    error: type[UnilaunchError] | None = None
-    text: str = ""
-    is_told_by_the_call: bool = False
+    EXACT = 0
+    #: It cannot be checked, and the call itself raises an error that says why.
+    TOLD_BY_THE_CALL = 1
+    NOT_CHECKED = 2
+    DIFFERS = 3
 
 
-def _of_rank_0(value: T, ranks: Ranks) -> T:
-    """Return rank 0's *value*. All ranks must call this."""
-    if ranks.size == 1:
-        return value
-    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(ranks.device)
-    size = torch.tensor([len(data)], device=ranks.device)
-    ranks.broadcast(size)
-    if ranks.rank:
-        data = data.new_empty(int(size))
-    ranks.broadcast(data)
-    sent: T = pickle.loads(data.cpu().numpy().tobytes())  # noqa: S301  (from a rank of this job)
-    return sent
+class Verdict(NamedTuple):
+    """What a check finds, and why, in words."""
+
+    finding: Finding
+    text: str
+
+    def of_all(self, ranks: Ranks) -> "Verdict":
+        """Return the worst verdict of any rank, on every rank. All ranks must call this."""
+        if ranks.size == 1:
+            return self
+        findings = torch.zeros(ranks.size, dtype=torch.int64, device=ranks.device)
+        findings[ranks.rank] = self.finding
+        findings = ranks.all_reduce(findings)
+        worst = Finding(int(findings.max()))
+        letters = torch.zeros(_LONGEST, dtype=torch.int64, device=ranks.device)
+        if int(findings.argmax()) == ranks.rank:
+            text = self.text.encode()[:_LONGEST]
+            letters[: len(text)] = torch.tensor(list(text))
+        text = bytes(ranks.all_reduce(letters).tolist()) if worst else b""
+        return Verdict(worst, text.rstrip(b"\0").decode(errors="replace"))
 
 
 def clear_caches(model: torch.nn.Module) -> None:
@@ -250,152 +229,30 @@ def _shared(model: torch.nn.Module, most: int) -> dict[int, Any]:
     return {id(tensor): tensor for tensor in tensors if tensor.numel() >= most}
 
 
-def _training(model: Callable[..., Any]) -> dict[str, bool]:
-    modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-    return {name: module.training for name, module in modules}
+class _Mode(NamedTuple):
+    """The mode of the caller.
+
+    Attributes:
+        training: Which modules are in training mode, by name.
+        has_gradients: Whether gradients are recorded.
+    """
+
+    training: Mapping[str, bool]
+    has_gradients: bool
+
+    @classmethod
+    def of(cls, model: Callable[..., Any]) -> "_Mode":
+        """Return the mode now."""
+        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+        return cls({name: module.training for name, module in modules}, torch.is_grad_enabled())
+
+
+def _name(model: Callable[..., Any]) -> str:
+    return type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "model")
 
 
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-# The inputs: a small graph, and rows for it that are drawn from the real ones.
-
-
-class _Input(NamedTuple):
-    """What stands for one argument.
-
-    Attributes:
-        kind: "given": the argument itself, or the number that stands for a number of rows. "field": the field *rows* of
-            the part. "nodes", "with halo", "edges": rows of these. "edge ends": some of the edges. "whole": the same
-            rows in each part. "data": a `Data` of *rows*, by name.
-        rows: For the whole small graph.
-        chosen: Of rows of edges: which edges; None: all.
-        layout: The layout of the argument; *rows* are dense.
-    """
-
-    kind: str
-    rows: Any = None
-    chosen: torch.Tensor | None = None
-    layout: torch.layout = torch.strided
-
-
-_GIVEN = _Input("given")
-_NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
-_EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
-
-
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The inputs of all runs; rank 0 sends them to the others.
-
-    Attributes:
-        small: The small graph.
-        arguments: What stands for each argument, in the order of `pytree`.
-        fields: What stands for each field of the part that has a row for each node or edge.
-    """
-
-    small: SmallGraph
-    arguments: list[_Input]
-    fields: dict[str, _Input]
-
-    @classmethod
-    def like(cls, given: Any, real: GraphPart, parameters: Sequence[torch.Tensor]) -> "_Inputs":
-        """Return inputs like those of a call.
-
-        Raises:
-            NotCheckedError: An argument cannot be simulated.
-        """
-        leaves = pytree.tree_leaves(given)
-        tensors = [leaf for leaf in _within(leaves) if isinstance(leaf, torch.Tensor)]
-        fields = {name: getattr(real, name) for name in (*_NODE_FIELDS, *_EDGE_FIELDS)}
-        fields = {name: rows for name, rows in fields.items() if isinstance(rows, torch.Tensor)}
-        widths = {size for rows in (*parameters, *tensors, *fields.values()) for size in rows.shape[1:]}
-        widths |= {len(parameter) for parameter in parameters if parameter.dim()}
-        small = SmallGraph.like(real.arrays, widths)
-        draw = _Draw(real, small, tensors)
-        kinds = {name: "nodes" if name in _NODE_FIELDS else "edges" for name in fields}
-        return cls(
-            small, [draw.input(leaf) for leaf in leaves],
-            {name: draw.rows(rows, kinds[name]) for name, rows in fields.items()},
-        )  # fmt: skip
-
-
-def _within(leaves: Sequence[Any]) -> Iterator[Any]:
-    """Yield the arguments, and those in PyG's `Data`."""
-    for leaf in leaves:
-        yield from leaf.to_dict().values() if isinstance(leaf, Data) else [leaf]
-
-
-class _Draw:
-    """Draws what stands for arguments of a call.
-
-    Args:
-        real: This rank's part.
-        small: The small graph.
-        tensors: All arguments that are tensors.
-    """
-
-    def __init__(self, real: GraphPart, small: SmallGraph, tensors: Sequence[torch.Tensor]) -> None:
-        self.real, self.generator = real, np.random.default_rng(0)
-        self.counts = {"nodes": small.graph.num_nodes, "edges": len(small.graph.indices)}
-        self.counts["with halo"] = self.counts["nodes"]
-        self.lengths: dict[int, tuple[str, torch.Tensor | None]] = {
-            real.num_nodes: ("nodes", None), real.num_owned + real.num_halo: ("with halo", None),
-            real.edge_index.shape[1]: ("edges", None),
-        }  # fmt: skip
-        self.is_ambiguous = real.num_owned in {real.edge_index.shape[1]}
-        self.lengths[real.num_owned] = "nodes", None
-        for ends in filter(self._are_some_edges, tensors):
-            share = ends.shape[1] / max(1, real.edge_index.shape[1])
-            chosen = torch.from_numpy(self.generator.random(self.counts["edges"]) < max(share, 0.1))
-            self.lengths.setdefault(ends.shape[1], ("edges", chosen))
-
-    def input(self, leaf: Any) -> _Input:
-        """Return what stands for an argument."""
-        if isinstance(leaf, Data):
-            return _Input("data", {name: self.input(value) for name, value in leaf.to_dict().items()})
-        if not isinstance(leaf, torch.Tensor):
-            if isinstance(leaf, str | int | float | GraphPart | torch.dtype | torch.device | None):
-                return _GIVEN
-            raise NotCheckedError(f"it is called with {type(leaf).__name__}")
-        for name in ("edge_index", "owned", *_NODE_FIELDS, *_EDGE_FIELDS):
-            if is_same(leaf, getattr(self.real, name)):
-                return _Input("field", name)
-        if leaf.dtype == torch.int64 and torch.equal(leaf, self.real.edge_index):
-            return _Input("field", "edge_index")
-        if self._are_some_edges(leaf):
-            return _Input("edge ends", chosen=self.lengths[leaf.shape[1]][1])
-        if leaf.dim() == 2 and len(leaf) == 2 and not leaf.is_floating_point():  # noqa: PLR2004
-            raise NotCheckedError("it is called with other edges than part.edge_index")
-        kind, chosen = self.lengths.get(len(leaf) if leaf.dim() else -1, ("whole", None))
-        if kind == "nodes" and self.is_ambiguous:
-            raise NotCheckedError("this part has as many edges as nodes")
-        return self.rows(leaf, kind, chosen)
-
-    def rows(self, given: torch.Tensor, kind: str, chosen: torch.Tensor | None = None) -> _Input:
-        """Return rows for the whole small graph, drawn from the given ones; floats are varied."""
-        rows = given.detach().to("cpu")
-        if kind != "whole":
-            if not len(rows):
-                rows = torch.ones((1, *rows.shape[1:]), dtype=rows.dtype)
-            at = torch.from_numpy(self.generator.integers(0, len(rows), self.counts[kind]))
-            rows = (rows if rows.layout is torch.strided else rows.to_sparse_coo()).index_select(0, at)
-        rows = rows.clone() if rows.layout is torch.strided else rows.to_dense()
-        if rows.is_floating_point():
-            rows = rows.double()
-            rows *= 1 if kind == "whole" else 1 + 0.1 * torch.from_numpy(self.generator.random(rows.shape))
-        return _Input(kind, rows, chosen, given.layout)
-
-    def _are_some_edges(self, leaf: torch.Tensor) -> bool:
-        """Return whether these are edges into owned nodes, also from halo nodes: pairs of owned nodes are none."""
-        if leaf.dtype != torch.int64 or leaf.dim() != 2 or len(leaf) != 2 or not leaf.numel():  # noqa: PLR2004
-            return False
-        if leaf is self.real.edge_index or leaf.min() < 0:
-            return False
-        source, target = leaf.amax(1).tolist()
-        owned, halo = self.real.num_owned, self.real.num_halo
-        return bool(target < owned <= source < owned + halo)
 
 
 # The simulated ranks, and their parts.
@@ -413,7 +270,7 @@ class _Ranks(Ranks):
         self.journal: Journal | None = None
 
     @override
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, tensor: torch.Tensor, *_: Any) -> torch.Tensor:
         if self.journal is None:
             return tensor
         return torch.from_numpy(self.journal.total("a sum over the ranks", tensor.detach().numpy()))
@@ -445,6 +302,15 @@ class _SimulatedPart(GraphPart):
 
     def _rows(self, kind: str, needed: torch.Tensor) -> OnHost:
         return OnHost(replace(self.exchange.operator, kind=kind, needed=needed.numpy()))  # type: ignore[attr-defined]
+
+
+def _make_part(arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart:
+    """Return a part without rows, which `Inputs.on` gives it; with a journal, a simulated one."""
+    part = make_part(arrays, ranks)
+    if journal is None:
+        return part
+    operator = OnHost(JournalRows("a halo exchange", journal, part.owned.numpy(), nodes_of(part).numpy()))
+    return _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)} | {"exchange": operator})
 
 
 class _Watch(TorchFunctionMode):
@@ -481,45 +347,25 @@ class _Watch(TorchFunctionMode):
 # The runs.
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What one run of the model has given.
-
-    Attributes:
-        part: Its part.
-        leaves: The tensors of its output.
-        rows: The gradients of the node rows that it was given.
-        weights: The gradients of its parameters; None where it has none.
-        steps: What each module took and returned, in time, with the place of an error in words; empty unless asked for.
-    """
-
-    part: GraphPart
-    leaves: list[torch.Tensor]
-    rows: list[torch.Tensor | None]
-    weights: list[torch.Tensor | None]
-    steps: list[tuple[str, torch.Tensor]]
-
-
 class _Simulation:
     """The runs of one call on the small graph.
 
     Args:
         plain: The model as it was written, or a function.
         real: This rank's part.
-        given: What it is called with.
-        inputs: What stands for that.
-        training: Which modules are in training mode, by name.
+        given: The arguments and the options of the call.
+        mode: The caller's mode.
     """
 
-    def __init__(
-        self, plain: Callable[..., Any], real: GraphPart, given: Any, inputs: _Inputs, training: Mapping[str, bool]
-    ) -> None:  # fmt: skip
-        self.plain, self.real, self.inputs, self.training = plain, real, inputs, training
-        self.name = type(plain).__name__ if isinstance(plain, torch.nn.Module) else getattr(plain, "__name__", "model")
-        self.given, self.tree = pytree.tree_flatten(given)
-        self.weights = _perturbed(plain)
-        self.whole, self.parts = inputs.small.whole(), inputs.small.parts()
-        self.watch, self.dtype, self.has_gradients = _Watch(), torch.float64, torch.is_grad_enabled()
+    def __init__(self, plain: Callable[..., Any], real: GraphPart, given: Any, mode: _Mode) -> None:
+        self.plain, self.real, self.mode = plain, real, mode
+        parameters = list(plain.parameters()) if isinstance(plain, torch.nn.Module) else []
+        if 8 * sum(one.numel() for one in parameters) > _MOST_BYTES:
+            raise NotCheckedError(f"its parameters take more than {_MOST_BYTES >> 20} MB")
+        self.weights = _perturbed(parameters)
+        self.inputs = Inputs(given, real, parameters)
+        self.whole, self.parts = self.inputs.small.whole(), self.inputs.small.parts()
+        self.watch, self.dtype = _Watch(), torch.float64
 
     def difference(self) -> str:
         """Return where the parts' numbers differ from the whole's; "" if they agree.
@@ -545,21 +391,18 @@ class _Simulation:
         except RealRanksError as error:
             raise NotCheckedError(str(error)) from error
         except OtherExchangesError as error:
-            return f"{_WHERE} {error}"
+            return f"{WHERE} {error}"
         except Exception as error:  # noqa: BLE001  (of the user's model)
-            return f"{_WHERE} it raises {_line(error)}"
-        found = _Comparison(plain, runs, self._tolerance()).difference()
-        if not found:
+            return f"{WHERE} it raises {_line(error)}"
+        if not (found := difference(plain, runs, self._tolerance())):
             return ""
-        stepped = _Comparison(
-            self._run_plain(steps=True), self._run_parts(self._journal(), steps=True), self._tolerance()
-        )
-        return f"{found}, first {stepped.place() or f'in {self.name}'}"
+        whole, parts = self._run_plain(steps=True), self._run_parts(self._journal(), steps=True)
+        return f"{found}, first {first_place(whole, parts, self._tolerance()) or f'in {_name(self.plain)}'}"
 
     def _tolerance(self) -> float:
         return _ROUNDED if self.watch.is_rounded else _EXACT
 
-    def _run_plain(self, *, steps: bool) -> _Run:
+    def _run_plain(self, *, steps: bool) -> Run:
         before = _draws()
         with _not_checked("a small graph"):
             run = self._run(self.whole, Ranks(0, 1, Alone(), torch.device("cpu")), None, steps=steps)
@@ -575,72 +418,29 @@ class _Simulation:
         journal.turn(0)
         return journal
 
-    def _run_parts(self, journal: Journal, *, steps: bool) -> list[_Run]:
+    def _run_parts(self, journal: Journal, *, steps: bool) -> list[Run]:
         return [self._run(arrays, _Ranks(rank), journal, steps=steps) for rank, arrays in enumerate(self.parts)]
 
-    def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None, *, steps: bool) -> _Run:
+    def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None, *, steps: bool) -> Run:
         """Run the model as it was written; with a journal, under `distribute`."""
         SIMULATED.set(ranks)
-        part = self._part(arrays, ranks, journal)
-        values = [self._value(leaf, one, part) for leaf, one in zip(self.given, self.inputs.arguments, strict=True)]
-        args, options = pytree.tree_unflatten(values, self.tree)
-        rows = [value for value, one in zip(values, self.inputs.arguments, strict=True) if _is_of_nodes(value, one)]
-        with torch.set_grad_enabled(self.has_gradients), self.watch:
-            model, weights = self._copy(part, is_distributed=journal is not None)
-            seen: list[tuple[str, torch.Tensor]] = []
-            if steps and isinstance(model, torch.nn.Module):
-                _record_steps(model, seen)
-            for one in rows:
-                one.requires_grad_()
-            if isinstance(ranks, _Ranks):
-                ranks.journal = journal
-            out = model(*args, **options)
-            leaves = [
-                leaf.to_dense() if leaf.is_sparse else leaf for leaf in pytree.tree_leaves(out) if _is_tensor(leaf)
-            ]
-            if not leaves:
-                raise NotCheckedError(f"it returns {type(out).__name__}")
-            gradients = _gradients(leaves, [*rows, *weights], part)
+        part, (args, options), rows = self.inputs.on(_make_part(arrays, ranks, journal), self.dtype)
+        ids = RowIds(part.owned.numpy(), nodes_of(part).numpy(), part.edge_ids.numpy())  # type: ignore[union-attr]
+        model, weights = self._copy(part, is_distributed=journal is not None)
+        seen: list[tuple[str, Array]] = []
+        if steps and isinstance(model, torch.nn.Module):
+            _record_steps(model, seen)
+        if isinstance(ranks, _Ranks):
+            ranks.journal = journal
+        with torch.set_grad_enabled(self.mode.has_gradients), self.watch:
+            outputs = _tensors(model(*args, **options))
+            gradients = _gradients(outputs, [*rows, *weights], ids)
+        if not outputs:
+            raise NotCheckedError("it returns no tensor")
         if journal is not None:
             journal.end()
-        detached = [leaf.detach() for leaf in leaves]
-        return _Run(part, detached, gradients[: len(rows)], gradients[len(rows) :], seen)
-
-    def _part(self, arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart:
-        made = make_part(arrays, ranks)
-        fields_of_rows = {
-            name: self._value(getattr(self.real, name), one, made) for name, one in self.inputs.fields.items()
-        }
-        made = replace(made, edge_arrays={}, node_arrays={}, **fields_of_rows)
-        if journal is None:
-            return made
-        needed = _nodes(made).numpy()
-        operator = OnHost(JournalRows("a halo exchange", journal, made.owned.numpy(), needed))
-        return _SimulatedPart(**{one.name: getattr(made, one.name) for one in fields(made)} | {"exchange": operator})
-
-    def _value(self, leaf: Any, one: _Input, part: GraphPart) -> Any:  # noqa: PLR0911
-        """Return an argument for a part."""
-        real = self.real
-        if one.kind == "given":
-            sizes = {
-                real.num_nodes: part.num_nodes, real.num_owned + real.num_halo: part.num_owned + part.num_halo,
-                real.num_owned: part.num_owned,
-            }  # fmt: skip
-            return part if isinstance(leaf, GraphPart) else sizes.get(leaf, leaf) if type(leaf) is int else leaf
-        if one.kind == "data":
-            data = copy.copy(leaf)
-            for name, value in leaf.to_dict().items():
-                data[name] = self._value(value, one.rows[name], part)
-            return data
-        if one.kind == "field":
-            return part.owned % real.num_nodes if one.rows == "owned" else getattr(part, one.rows)
-        chosen = slice(None) if one.chosen is None else one.chosen[part.edge_ids]
-        if one.kind == "edge ends":
-            return part.edge_index[:, chosen]
-        index = {"nodes": part.owned, "with halo": _nodes(part)}.get(one.kind, slice(None))
-        rows = one.rows[part.edge_ids[chosen] if one.kind == "edges" else index]  # type: ignore[index]
-        rows = rows.to(self.dtype) if rows.is_floating_point() else rows.clone()
-        return rows if one.layout is torch.strided else rows.to_sparse(layout=one.layout)
+        found = [None if gradient is None else _array(gradient) for gradient in gradients]
+        return Run(ids, [*map(_array, outputs)], found[: len(rows)], found[len(rows) :], seen)
 
     def _copy(self, part: GraphPart, *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
         """Return the model with changed weights, and these. A part that it holds becomes the simulated one."""
@@ -656,7 +456,7 @@ class _Simulation:
         memo |= {id(one): other for one, other in held if isinstance(one, torch.Tensor | Ranks)} | {id(self.real): part}
         model = copy.deepcopy(self.plain, memo).to("cpu", self.dtype)
         for name, module in model.named_modules():
-            module.training = self.training.get(name, module.training)
+            module.training = self.mode.training.get(name, module.training)
             _leave_out_hooks(module)
             if isinstance(getattr(module, "dropout", None), float):
                 module.dropout = 0.0  # of attention, which is computed in another way in parts
@@ -679,10 +479,9 @@ def _not_checked(where: str) -> Iterator[None]:
         raise NotCheckedError(f"{where}: {why}") from error
 
 
-def _perturbed(plain: Callable[..., Any]) -> dict[torch.Tensor, torch.Tensor]:
+def _perturbed(parameters: Sequence[torch.Tensor]) -> dict[torch.Tensor, torch.Tensor]:
     """Return the parameters in float64, on the host, each a little changed: zeros would hide what they multiply."""
     draw = torch.Generator().manual_seed(0)
-    parameters = plain.parameters() if isinstance(plain, torch.nn.Module) else ()
     return {
         one: one.detach().to("cpu", torch.float64) + 0.1 * torch.randn(one.shape, generator=draw, dtype=torch.float64)
         if one.is_floating_point()
@@ -692,41 +491,28 @@ def _perturbed(plain: Callable[..., Any]) -> dict[torch.Tensor, torch.Tensor]:
 
 
 def _gradients(
-    leaves: list[torch.Tensor], inputs: list[torch.Tensor], part: GraphPart
-) -> list[torch.Tensor | None]:  # fmt: skip
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], ids: RowIds
+) -> Sequence[torch.Tensor | None]:  # fmt: skip
     """Return the gradients of a loss over nodes and edges in which each element has a weight of its own."""
     losses = []
-    for leaf in leaves:
-        index = _ids(leaf, part)
-        if index is not None and leaf.is_floating_point() and leaf.requires_grad:
-            columns = torch.arange(leaf[:1].numel(), dtype=leaf.dtype)
-            factors = torch.sin(1.7 * index.to(leaf.dtype)[:, None] + columns)
-            losses.append((leaf.reshape(len(leaf), -1) * factors).sum())
+    for rows in outputs:
+        if (index := ids.of(rows)) is not None and rows.is_floating_point() and rows.requires_grad:
+            columns = torch.arange(rows[:1].numel(), dtype=rows.dtype)
+            factors = torch.sin(1.7 * torch.from_numpy(index).to(rows.dtype)[:, None] + columns)
+            losses.append((rows.reshape(len(rows), -1) * factors).sum())
     if not losses or not inputs:
         return [None] * len(inputs)
-    return list(torch.autograd.grad(sum(losses[1:], losses[0]), inputs, allow_unused=True))
+    return torch.autograd.grad(sum(losses[1:], losses[0]), inputs, allow_unused=True)
 
 
-def _ids(leaf: torch.Tensor, part: GraphPart) -> torch.Tensor | None:
-    """Return which rows of the whole graph's output a part's are; None: they are no rows of nodes or edges."""
-    if not leaf.dim():
-        return None
-    if len(leaf) == part.num_owned:
-        return part.owned
-    if len(leaf) == part.num_owned + part.num_halo:
-        return _nodes(part)
-    return part.edge_ids if len(leaf) == part.edge_index.shape[1] else None
+def _tensors(values: Any) -> list[torch.Tensor]:
+    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [leaf if leaf.layout is torch.strided else leaf.to_dense() for leaf in leaves]
 
 
-def _nodes(part: GraphPart) -> torch.Tensor:
-    """Return the global ids of the rows with halo."""
-    return torch.cat([part.owned, torch.from_numpy(part.arrays.halo.astype(np.int64))])
-
-
-def _is_of_nodes(value: Any, one: _Input) -> bool:
-    """Return whether the gradient of an argument is compared."""
-    is_of_nodes = one.kind == "nodes" or (one.kind == "field" and one.rows in _NODE_FIELDS)
-    return is_of_nodes and value.is_floating_point() and value.layout is torch.strided
+def _array(tensor: torch.Tensor) -> Array:
+    array: Array = (tensor.double() if tensor.is_floating_point() else tensor).detach().numpy().copy()
+    return array
 
 
 def _leave_out_hooks(module: torch.nn.Module) -> None:
@@ -737,104 +523,7 @@ def _leave_out_hooks(module: torch.nn.Module) -> None:
                 del hooks[key]
 
 
-# The comparison, and its words.
-
-
-class _Comparison:
-    """What the runs on parts have given, beside the run on the whole.
-
-    Args:
-        whole: The run on the whole.
-        parts: The runs on parts, by rank.
-        most: Largest difference, as a share of the largest number.
-    """
-
-    def __init__(self, whole: _Run, parts: list[_Run], most: float) -> None:
-        self.whole, self.parts, self.most = whole, parts, most
-
-    def difference(self) -> str:
-        """Return what differs, in words; "" if nothing does."""
-        for at, leaf in enumerate(self.whole.leaves):
-            others = [run.leaves[at] if at < len(run.leaves) else leaf[:0] for run in self.parts]
-            share = self._share_of_rows(leaf, others)
-            if share > self.most:
-                return f"{_WHERE} its output {_words(share)}"
-        if self._share_of_weights() > self.most:
-            return f"{_WHERE} the sum of its parameters' gradients differs"
-        return f"{_WHERE} the gradients of its rows differ" if self._share_of_inputs() > self.most else ""
-
-    def place(self) -> str:
-        """Return where the first number differs: among what each module takes, and what it returns, in time."""
-        for at, (place, rows) in enumerate(self.whole.steps):
-            if any(at >= len(run.steps) or run.steps[at][0] != place for run in self.parts):
-                break
-            if self._share_of_rows(rows, [run.steps[at][1] for run in self.parts]) > self.most:
-                return place
-        return ""
-
-    def _share_of_rows(self, whole: torch.Tensor, pieces: list[torch.Tensor]) -> float:
-        """Return the largest difference of an output as a share of its largest number; inf where shapes differ."""
-        scale = (
-            float(torch.where(whole.isfinite(), whole, 0).abs().max()) if _is_float(whole) and whole.numel() else 1.0
-        )
-        if _ids(whole, self.whole.part) is not None:
-            indices = [_ids(piece, run.part) for piece, run in zip(pieces, self.parts, strict=True)]
-            if all(index is not None for index in indices):
-                chosen = zip(indices, pieces, strict=True)
-                return max(_share(whole[index], piece, scale) for index, piece in chosen)
-        if all(piece.shape == whole.shape for piece in pieces):
-            equal = max(_share(whole, piece, scale) for piece in pieces)
-            return min(equal, _share(whole, sum(piece.double() for piece in pieces), scale))
-        if not _is_float(whole) or all(piece.dim() and piece.shape[1:] == whole.shape[1:] for piece in pieces):
-            return 0.0  # numbers of rows, or other rows than one for each node: edges with loops, say, in another order
-        return inf
-
-    def _share_of_weights(self) -> float:
-        """Return the largest difference of a parameter's gradient."""
-        present = [gradient for gradient in self.whole.weights if gradient is not None and gradient.numel()]
-        least = _SMALL * max((float(gradient.abs().max()) for gradient in present), default=0.0)
-        shares = [0.0]
-        for gradient, *pieces in zip(self.whole.weights, *(run.weights for run in self.parts), strict=True):
-            summed = [piece for piece in pieces if piece is not None]
-            shares.append(_share(gradient, sum(summed) if summed else None, least))
-        return max(shares)
-
-    def _share_of_inputs(self) -> float:
-        """Return the largest difference of the gradients of the given rows."""
-        shares = [0.0]
-        for gradient, *pieces in zip(self.whole.rows, *(run.rows for run in self.parts), strict=True):
-            if gradient is not None:
-                scale = float(gradient.abs().max())
-                owned = [gradient[run.part.owned] for run in self.parts]
-                shares += [_share(one, piece, scale) for one, piece in zip(owned, pieces, strict=True)]
-        return max(shares)
-
-
-def _words(share: float) -> str:
-    if share == inf:
-        return "has other shapes"
-    return f"differs by about {10.0 ** floor(log10(share)):.0e} of its largest number"
-
-
-def _share(expected: torch.Tensor | None, found: Any, scale: float) -> float:
-    """Return the largest difference as a share of *scale* or a larger number; inf if shapes differ."""
-    if expected is None or found is None:
-        present = expected if found is None else found
-        return 0.0 if present is None or not bool((present.abs() > scale).any()) else inf
-    if expected.shape != found.shape:
-        return inf
-    one, other = expected.double(), found.double()
-    if not one.numel():
-        return 0.0
-    gap, largest = float((one - other).abs().max()), float(one.abs().max())
-    if not isfinite(gap + largest):
-        is_same = (one == other) | (one.isnan() & other.isnan())
-        gap = float(torch.where(is_same, 0.0, (one - other).abs()).nan_to_num(nan=inf).max())
-        largest = float(torch.where(one.isfinite(), one, 0.0).abs().max())
-    return gap / (max(scale, largest) or 1.0)
-
-
-def _record_steps(model: torch.nn.Module, seen: list[tuple[str, torch.Tensor]]) -> None:
+def _record_steps(model: torch.nn.Module, seen: list[tuple[str, Array]]) -> None:
     """Let each module append the first tensor that it takes, and the first that it returns."""
     titles = {
         name: f"{name} ({type(one).__name__})" if name else type(one).__name__ for name, one in model.named_modules()
@@ -842,8 +531,7 @@ def _record_steps(model: torch.nn.Module, seen: list[tuple[str, torch.Tensor]]) 
 
     def record(place: str) -> Callable[..., None]:
         def hook(_: torch.nn.Module, *values: Any) -> None:
-            tensors = [leaf for leaf in pytree.tree_leaves(values[-1]) if _is_tensor(leaf)]
-            seen.extend((place, leaf.detach().clone()) for leaf in tensors[:1])
+            seen.extend((place, _array(rows)) for rows in _tensors(values[-1])[:1])
 
         return hook
 
@@ -863,11 +551,3 @@ def _parents(name: str) -> Iterator[str]:
 def _has_forward(module: torch.nn.Module) -> bool:
     """Return whether a module is more than a list of others."""
     return not isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
