@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch_geometric.nn.conv import spline_conv
+from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the layers and a small graph are
 from models.graph.layers_of_pyg import CASES, Case, spline_basis, spline_weighting
@@ -28,6 +29,7 @@ class Called(torch.nn.Module):
         super().__init__()
         self.layer, self.call = case.make(), case.call
 
+    @override
     def forward(self, x: torch.Tensor, part: ug.GraphPart) -> Any:
         """Return the layer's rows."""
         return self.call(self.layer, x, part)

@@ -51,10 +51,10 @@ class Run:
     """
 
     ids: RowIds
-    outputs: list[Array]
-    inputs: list[Array | None]
-    weights: list[Array | None]
-    steps: list[tuple[str, Array]]
+    outputs: Sequence[Array]
+    inputs: Sequence[Array | None]
+    weights: Sequence[Array | None]
+    steps: Sequence[tuple[str, Array]]
 
 
 def difference(whole: Run, parts: Sequence[Run], most: float) -> str:
@@ -83,7 +83,8 @@ def difference(whole: Run, parts: Sequence[Run], most: float) -> str:
 
 def first_place(whole: Run, parts: Sequence[Run], most: float) -> str:
     """Return where the first number differs: among what each module takes, and what it returns, in time; or ""."""
-    for (place, rows), *others in zip(whole.steps, *(run.steps for run in parts), strict=False):
+    for at, (place, rows) in enumerate(whole.steps):
+        others = [run.steps[at] if at < len(run.steps) else ("", rows) for run in parts]
         if any(other != place for other, _ in others):
             break
         if _share_of_rows(rows, [piece for _, piece in others], whole, parts) > most:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.errors import UnilaunchError
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.comparison import is_close
 from unilaunch_graph.data.edges import edges_as_given, loops_and_duplicates
@@ -22,6 +23,8 @@ from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
 
 NUM_PARTS = 3
+#: How often the parts run, until they receive what they send.
+ROUNDS = 4
 #: Numbers of nodes of the parts: those that are no width of the network. A width could not be told from rows.
 _SIZES = (13, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _EDGES_PER_NODE = 3
@@ -32,7 +35,7 @@ _TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class SmallGraph:
-    """A random graph with the directions, loops and duplicates of a real one. The nodes of its last part have no edge.
+    """A random graph with the directions, loops and duplicates of a real one. Its last part has no edges.
 
     Attributes:
         graph: The graph. Edges are numbered by target, then by source.
@@ -43,18 +46,20 @@ class SmallGraph:
     owner: Ids
 
     @classmethod
-    def like(cls, real: Part, widths: Collection[int]) -> "SmallGraph":
+    def like(cls, real: Part, widths: Collection[int], *, all_have_edges: bool = False) -> "SmallGraph":
         """Return a graph like that of a part.
 
         Args:
             real: The part.
             widths: Numbers that no number of nodes or edges is.
+            all_have_edges: Whether the last part's nodes have edges too.
         """
+        num_with_edges = NUM_PARTS if all_have_edges else NUM_PARTS - 1
         sizes = [size for size in _SIZES if size not in widths][:NUM_PARTS]
         for seed in range(_TRIES):
             draw = np.random.default_rng(seed)
             owner = draw.permutation(np.repeat(np.arange(NUM_PARTS), sizes))
-            ends = _ends(real, owner, draw)
+            ends = _ends(real, np.flatnonzero(owner < num_with_edges), len(owner), draw)
             lengths = _lengths(*ends, owner)
             if len(set(lengths)) == len(lengths) and not set(lengths) & set(widths):
                 break
@@ -74,9 +79,8 @@ class SmallGraph:
         return list(split_parts(self.graph, order_nodes(self.graph, self.owner, NUM_PARTS)))
 
 
-def _ends(real: Part, owner: Ids, draw: np.random.Generator) -> tuple[Ids, Ids]:
-    """Return source and target of each edge, by target."""
-    count, targets = len(owner), np.flatnonzero(owner < NUM_PARTS - 1)
+def _ends(real: Part, targets: Ids, count: int, draw: np.random.Generator) -> tuple[Ids, Ids]:
+    """Return source and target of each edge into *targets*, of *count* nodes, by target."""
     sources = np.arange(count) if real.is_directed else targets
     source = np.concatenate([targets, draw.choice(sources, _EDGES_PER_NODE * count)])
     target = np.concatenate([np.roll(targets, 1), draw.choice(targets, _EDGES_PER_NODE * count)])
@@ -103,6 +107,10 @@ def _lengths(source: Ids, target: Ids, owner: Ids) -> list[int]:
     return lengths
 
 
+class NotCheckedError(UnilaunchError):
+    """`check`: the network cannot be simulated; the message says why."""
+
+
 class OtherExchangesError(RuntimeError):
     """A part exchanges something else than one process does: real ranks would wait for each other forever."""
 
@@ -123,6 +131,11 @@ class _Entry:
 
     def __post_init__(self) -> None:
         self.sent = np.zeros_like(self.received)
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error as one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 class Journal:

@@ -13,8 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch_geometric.data import Data
 
-from unilaunch.errors import UnilaunchError
-from unilaunch_graph.simulation import SmallGraph
+from unilaunch_graph.simulation import NotCheckedError, SmallGraph
 from unilaunch_graph.torch.part import GraphPart, is_same
 
 _NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
@@ -22,10 +21,6 @@ _EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 _PLAIN = str | int | float | GraphPart | torch.dtype | torch.device | None
 #: Floats are varied by up to this share.
 _VARIED = 0.1
-
-
-class NotCheckedError(UnilaunchError):
-    """`ug.torch.check`: the model cannot be simulated; the message says why."""
 
 
 class _Stand(NamedTuple):
@@ -144,7 +139,7 @@ class Inputs:
         rows = given.detach().to("cpu")
         if is_drawn := kind != "whole" or (rows.dim() > 0 and len(rows) == self.real.num_nodes):
             rows = rows if len(rows) else torch.ones((1, *rows.shape[1:]), dtype=rows.dtype)
-            rows = rows if rows.layout is torch.strided else rows.to_sparse_coo()
+            rows = rows if rows.layout is torch.strided else rows.to_sparse_coo()  # type: ignore[no-untyped-call]
             count = self.num_edges if kind == "edges" else self.num_nodes
             rows = rows.index_select(0, torch.from_numpy(self.draw.integers(0, len(rows), count)))
         rows = rows.clone() if rows.layout is torch.strided else rows.to_dense()
@@ -163,11 +158,12 @@ class Inputs:
             return data
         if stand.kind == "field":
             return part.owned % self.real.num_nodes if stand.rows == "owned" else getattr(part, stand.rows)
-        edges = part.edge_ids if stand.chosen is None else part.edge_ids[stand.chosen[part.edge_ids]]
+        edges = edges_of(part)
+        chosen = slice(None) if stand.chosen is None else stand.chosen[edges]
         if stand.kind == "ends":
-            return part.edge_index if stand.chosen is None else part.edge_index[:, stand.chosen[part.edge_ids]]
-        index = {"nodes": part.owned, "with halo": nodes_of(part), "edges": edges}.get(stand.kind, slice(None))
-        rows = stand.rows[index].clone()
+            return part.edge_index[:, chosen]
+        of_kind = {"nodes": part.owned, "with halo": nodes_of(part), "edges": edges[chosen]}
+        rows = stand.rows[of_kind.get(stand.kind, slice(None))].clone()
         rows = rows.to(dtype) if rows.is_floating_point() else rows
         return rows if stand.layout is torch.strided else rows.to_sparse(layout=stand.layout)
 
@@ -184,6 +180,12 @@ class Inputs:
 def nodes_of(part: GraphPart) -> torch.Tensor:
     """Return the global ids of the rows with halo. (num_owned + num_halo,) int64"""
     return torch.cat([part.owned, torch.from_numpy(part.arrays.halo.astype(np.int64))])
+
+
+def edges_of(part: GraphPart) -> torch.Tensor:
+    """Return the number of each edge in the small graph. (num_edges,) int64"""
+    ids: Any = part.edge_ids
+    return ids  # type: ignore[no-any-return]
 
 
 def _within(leaves: Sequence[Any]) -> Iterator[Any]:

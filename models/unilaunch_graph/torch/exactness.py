@@ -35,11 +35,20 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.comparison import WHERE, Array, RowIds, Run, difference, first_place
+from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.simulation import NUM_PARTS, Journal, JournalRows, OtherExchangesError
-from unilaunch_graph.torch.check_inputs import Inputs, NotCheckedError, nodes_of
+from unilaunch_graph.simulation import (
+    NUM_PARTS,
+    ROUNDS,
+    Journal,
+    JournalRows,
+    NotCheckedError,
+    OtherExchangesError,
+    line_of,
+)
+from unilaunch_graph.torch.check_inputs import Inputs, edges_of, nodes_of
 from unilaunch_graph.torch.part import GraphPart, make_part
-from unilaunch_graph.torch.ranks import SIMULATED, Ranks, RealRanksError
+from unilaunch_graph.torch.ranks import Ranks, RealRanksError
 from unilaunch_torch.linear import OnHost, apply
 
 #: Parameters of a model that is checked take so many bytes in float64.
@@ -48,23 +57,21 @@ _MOST_BYTES = 1 << 28
 _LARGE = 1 << 22
 #: Largest difference, as a share of the largest number: in float64, and where the model computes in a smaller type.
 _EXACT, _ROUNDED = 1e-9, 1e-3
-#: How often the parts run, until they receive what they send.
-_ROUNDS = 4
 #: Where PyG's layers keep what they made of the edges.
 _CACHES = frozenset({"_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"})
 #: Bytes of a verdict that are sent.
 _LONGEST = 2000
 _ADVICE = (
     "expected a result that depends on a node, its in-edges and their sources alone: for statistics of all nodes take "
-    "torch.nn.BatchNorm1d or PyG's norms, or ug.torch.sum_ranks(sums, part); check=False of ug.torch.distribute leaves "
-    "this check out"
+    "torch.nn.BatchNorm1d or PyG's norms, or ug.torch.sum_ranks(sums, part)"
 )
+_LEAVE_OUT = "check=False of ug.torch.distribute leaves this check out"
 #: Held while the process's generators and its default type are changed: threads that check do so by turns.
 _PROCESS = threading.RLock()
 _logger = logging.getLogger("unilaunch_graph")
 
 
-def check(model: Callable[..., Any], part: GraphPart, *args: Any, **options: Any) -> None:
+def check(model: Callable[..., Any], part: GraphPart, /, *args: Any, **options: Any) -> None:
     """Refuse a model or a function that is not exact on parts of the graph. Any rank may call this alone.
 
     It runs on a small random graph as a whole, and in three simulated parts; a module as under `ug.torch.distribute`.
@@ -112,7 +119,7 @@ class Check:
                 self.plain = copy.deepcopy(model, _shared(model, most=0))
                 clear_caches(self.plain)
         except Exception as error:  # noqa: BLE001  (of the user's __deepcopy__)
-            self.reason = f"it cannot be copied: {_line(error)}"
+            self.reason = f"it cannot be copied: {line_of(error)}"
 
     def __deepcopy__(self, memo: Any) -> "Check":
         """Return itself: a copy of the model is of the same kind."""
@@ -152,8 +159,8 @@ class Check:
             is_told = isinstance(error.__cause__, SpecError)
             return Verdict(Finding.TOLD_BY_THE_CALL if is_told else Finding.NOT_CHECKED, str(error))
         except Exception as error:  # noqa: BLE001  (of the user's model)
-            return Verdict(Finding.NOT_CHECKED, _line(error))
-        text = f"{_name(self.plain)} is not exact on parts of a graph: {found}: {_ADVICE}"
+            return Verdict(Finding.NOT_CHECKED, line_of(error))
+        text = f"{_name(self.plain)} is not exact on parts of a graph: {found}; {_LEAVE_OUT}"
         return Verdict(Finding.DIFFERS, text) if found else Verdict(Finding.EXACT, "")
 
 
@@ -249,10 +256,6 @@ class _Mode(NamedTuple):
 
 def _name(model: Callable[..., Any]) -> str:
     return type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "model")
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 # The simulated ranks, and their parts.
@@ -384,20 +387,24 @@ class _Simulation:
         plain = self._run_plain(steps=False)
         journal = self._journal()
         try:
-            for _ in range(_ROUNDS):
+            for _ in range(ROUNDS):
                 runs = self._run_parts(journal, steps=False)
-                if journal.turn(self._tolerance()):
+                if is_settled := journal.turn(self._tolerance()):
                     break
         except RealRanksError as error:
             raise NotCheckedError(str(error)) from error
         except OtherExchangesError as error:
             return f"{WHERE} {error}"
         except Exception as error:  # noqa: BLE001  (of the user's model)
-            return f"{WHERE} it raises {_line(error)}"
-        if not (found := difference(plain, runs, self._tolerance())):
+            return ": ".join([f"{WHERE} it raises {line_of(error)}", *getattr(error, "__notes__", [])])
+        found = difference(plain, runs, self._tolerance())
+        if not found and not is_settled:
+            raise NotCheckedError("its parts never receive what they send")
+        if not found:
             return ""
         whole, parts = self._run_plain(steps=True), self._run_parts(self._journal(), steps=True)
-        return f"{found}, first {first_place(whole, parts, self._tolerance()) or f'in {_name(self.plain)}'}"
+        place = first_place(whole, parts, self._tolerance()) or f"in {_name(self.plain)}"
+        return f"{found}, first {place}: {_ADVICE}"
 
     def _tolerance(self) -> float:
         return _ROUNDED if self.watch.is_rounded else _EXACT
@@ -425,7 +432,7 @@ class _Simulation:
         """Run the model as it was written; with a journal, under `distribute`."""
         SIMULATED.set(ranks)
         part, (args, options), rows = self.inputs.on(_make_part(arrays, ranks, journal), self.dtype)
-        ids = RowIds(part.owned.numpy(), nodes_of(part).numpy(), part.edge_ids.numpy())  # type: ignore[union-attr]
+        ids = RowIds(part.owned.numpy(), nodes_of(part).numpy(), edges_of(part).numpy())
         model, weights = self._copy(part, is_distributed=journal is not None)
         seen: list[tuple[str, Array]] = []
         if steps and isinstance(model, torch.nn.Module):
@@ -475,7 +482,7 @@ def _not_checked(where: str) -> Iterator[None]:
     except NotCheckedError:
         raise
     except Exception as error:
-        why = str(error) if isinstance(error, RealRanksError) else _line(error)
+        why = str(error) if isinstance(error, RealRanksError) else line_of(error)
         raise NotCheckedError(f"{where}: {why}") from error
 
 

@@ -1,7 +1,6 @@
 """The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
 
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from typing import Any, Self
 
 import torch
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
-from unilaunch_graph.network.ranks import ScriptRanks
+from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
 HALVES = {torch.bfloat16, torch.float16}
@@ -17,9 +16,6 @@ HALVES = {torch.bfloat16, torch.float16}
 _SENT_AS = {
     torch.int16: torch.bfloat16, torch.uint16: torch.bfloat16, torch.uint32: torch.int32, torch.uint64: torch.int64,
 }  # fmt: skip
-
-#: While a rank of a small graph is simulated (`check`): its ranks.
-SIMULATED: ContextVar["Ranks | None"] = ContextVar("SIMULATED", default=None)
 
 
 class RealRanksError(RuntimeError):
@@ -44,8 +40,6 @@ class Ranks(ScriptRanks):
     @override
     def of(cls, part: Any) -> Self:
         """As `ScriptRanks.of`; a compiler is not shown what asks the framework for its group."""
-        if part is None and (simulated := SIMULATED.get()):
-            return simulated  # type: ignore[return-value]
         if torch.compiler.is_compiling() and (ranks := part.ranks if part else cls.of_script):
             return ranks  # type: ignore[no-any-return]
         return super().of(part)

@@ -3,9 +3,10 @@
 import copy
 import time
 from collections.abc import Callable
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -16,8 +17,13 @@ from typing_extensions import override
 
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch.errors import SpecError
+from unilaunch.rendezvous import group
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph import torch as ug
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.torch.part import GraphPart, make_part
+from unilaunch_graph.torch.ranks import Ranks
 
 WIDTH, PARTS = 8, 2
 WHOLE = make_whole(60, 300, WIDTH)
@@ -240,7 +246,7 @@ def test_the_call_may_be_anything_made_of_tensors() -> None:
 
     class Bundled(Net):
         @override
-        def forward(self, data: Any, sides: Any, edges: Any, *, count: int) -> Any:
+        def forward(self, data: Any, sides: Any, edges: Any, *, count: int) -> Any:  # type: ignore[override]
             rows = super().forward(data.x, data.edge_index) + self.conv(sides["of nodes"][0].to_dense(), edges)
             return rows / count
 
@@ -267,6 +273,7 @@ def test_a_model_may_hold_the_part() -> None:
                 self.part, self.edges = part, part.edge_index
                 self.lin, self.norm = torch.nn.Linear(WIDTH, WIDTH), ug.BatchNorm(WIDTH, part)
 
+            @override
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 rows = ug.halo(self.norm(self.lin(x)), self.part)[self.edges[0]]
                 out = x.new_zeros(len(x), WIDTH).index_add(0, self.edges[1], rows)
@@ -377,7 +384,7 @@ def test_a_compiled_model_is_checked_by_itself(name: str) -> None:
     assert ["Net is not exact" in text for text in texts] == [name in WRONG] * 2
 
 
-def test_the_callers_mode_is_the_checks() -> None:
+def test_the_callers_mode_is_that_of_the_check() -> None:
     """Without gradients only outputs are compared; the process's default type stays."""
 
     def work(part: GraphPart) -> None:
@@ -392,8 +399,9 @@ def test_the_callers_mode_is_the_checks() -> None:
     on_parts(WHOLE, 1, work)
 
 
-def test_all_ranks_have_rank_0s_verdict() -> None:
-    """A rank whose own rows would be refused, or fail, checks rank 0's."""
+@pytest.mark.parametrize("odd", range(PARTS))
+def test_what_one_rank_refuses_all_ranks_refuse(odd: int) -> None:
+    """Each checks rows like its own; none goes on alone, and then waits for the others."""
 
     class Odd(Net):
         @override
@@ -403,19 +411,21 @@ def test_all_ranks_have_rank_0s_verdict() -> None:
 
     model = Odd(lambda _, x: x)
 
-    def work(large: int, part: GraphPart) -> str:
+    def work(part: GraphPart) -> str:
         distributed = ug.distribute(copy.deepcopy(model), part)
-        x = part.x.float() + 1000 * (part.rank == large)
-        try:
-            distributed(x, part.edge_index)
-        except SpecError as error:
-            return str(error)
-        return ""
+        with pytest.raises(SpecError, match="Odd is not exact") as raised:
+            distributed(part.x.float() + 1000 * (part.rank == odd), part.edge_index)
+        return str(raised.value)
 
-    assert on_parts(WHOLE, PARTS, partial(work, 1)) == ["", ""]
-    first, second = on_parts(WHOLE, PARTS, partial(work, 0))
-    assert first == second
-    assert "Odd is not exact" in first
+    assert len(set(on_parts(WHOLE, PARTS, work))) == 1
+
+
+def test_a_function_that_sums_over_the_ranks_is_checked_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the process is in a group of several ranks, and the simulation has a run on one."""
+    monkeypatch.setattr(group, "program_group", lambda: SimpleNamespace(size=3, title="torch.distributed"))
+    order = order_nodes(WHOLE.graph, np.zeros(len(WHOLE.x), np.int64), 1)
+    part = make_part(next(split_parts(WHOLE.graph, order)), Ranks(0, 1, Alone(), torch.device("cpu")))
+    ug.check(lambda x, part: x - ug.sum_ranks(x.sum(0), part) / part.num_nodes, part, part.x, part)
 
 
 def test_a_large_model_is_not_checked() -> None:
