@@ -65,7 +65,7 @@ class SmallGraph:
                 break
         edges = edges_as_given(*ends, len(owner))._asdict()
         graph = Graph(
-            features=np.zeros((len(owner), real.num_features), np.float32), labels=np.zeros(len(owner), np.int64),
+            features=np.zeros((len(owner), 0), np.float32), labels=np.zeros(len(owner), np.int64),
             split=np.full(len(owner), TRAIN, np.uint8), num_classes=real.num_classes, **edges,
         )  # fmt: skip
         return cls(graph, owner)

@@ -199,9 +199,8 @@ class _Simulation:
 
     def _part(self, arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart:
         part = make_part(arrays, ranks)
-        part = replace(part, edge_arrays={}, node_arrays={}, **{
-            name: self._value(one, part) for name, one in self.fields.items()
-        })  # fmt: skip
+        fields_of_rows = {name: self._value(one, part) for name, one in self.fields.items()}
+        part = replace(part, num_features=self.real.num_features, edge_arrays={}, node_arrays={}, **fields_of_rows)
         if journal is None:
             return part
         ranks.collectives.journal = journal  # type: ignore[attr-defined]

@@ -76,7 +76,7 @@ class Inputs:
             dtype: The type of floats.
         """
         fields = {name: self._value(None, stand, part, dtype) for name, stand in self.fields.items()}
-        part = replace(part, edge_arrays={}, node_arrays={}, **fields)
+        part = replace(part, num_features=self.real.num_features, edge_arrays={}, node_arrays={}, **fields)
         pairs = list(zip(self.leaves, self.stands, strict=True))
         values = [self._value(leaf, stand, part, dtype) for leaf, stand in pairs]
         stood = [
@@ -136,13 +136,13 @@ class Inputs:
         """Return rows for the whole small graph, drawn from the given ones; floats are varied."""
         if kind == "nodes or edges":
             raise NotCheckedError("this part has as many edges as nodes")
-        rows = given.detach().to("cpu")
+        rows = given.detach()
         if is_drawn := kind != "whole" or (rows.dim() > 0 and len(rows) == self.real.num_nodes):
             rows = rows if len(rows) else torch.ones((1, *rows.shape[1:]), dtype=rows.dtype)
             rows = rows if rows.layout is torch.strided else rows.to_sparse_coo()  # type: ignore[no-untyped-call]
-            count = self.num_edges if kind == "edges" else self.num_nodes
-            rows = rows.index_select(0, torch.from_numpy(self.draw.integers(0, len(rows), count)))
-        rows = rows.clone() if rows.layout is torch.strided else rows.to_dense()
+            places = self.draw.integers(0, len(rows), self.num_edges if kind == "edges" else self.num_nodes)
+            rows = rows.index_select(0, torch.from_numpy(places).to(rows.device))
+        rows = rows.to("cpu", copy=True) if rows.layout is torch.strided else rows.to_dense().cpu()
         if is_drawn and rows.is_floating_point():
             rows = rows.double() * (1 + _VARIED * torch.from_numpy(self.draw.random(rows.shape)))
         return _Stand(kind, rows, chosen, given.layout)
