@@ -6,6 +6,7 @@ Begin with `part.py` (a part and its exchanges), then read `reductions.py` (loss
 
 from unilaunch_graph.mindspore.batch_norm import BatchNorm
 from unilaunch_graph.mindspore.blocks import blocks
+from unilaunch_graph.mindspore.exactness import check
 from unilaunch_graph.mindspore.gat import GATConv
 from unilaunch_graph.mindspore.loading import load
 from unilaunch_graph.mindspore.optimizer import Adam
@@ -17,9 +18,10 @@ from unilaunch_graph.mindspore.segments import segment_mean, segment_softmax, se
 from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
 from unilaunch_graph.network.metrics import accuracy
+from unilaunch_graph.simulation import NotCheckedError
 
 __all__ = [
-    "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "accuracy", "barrier", "blocks", "dropout", "fetch",
-    "gather", "halo", "load", "mean", "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients",
-    "sum_halo", "sum_ranks",
+    "Adam", "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "accuracy", "barrier", "blocks",
+    "check", "dropout", "fetch", "gather", "halo", "load", "mean", "predict", "segment_mean", "segment_softmax",
+    "segment_sum", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip

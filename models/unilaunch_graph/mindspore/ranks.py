@@ -7,7 +7,7 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.network.ranks import ScriptRanks
+from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
 from unilaunch_mindspore.linear import FirstDerivative, OnHost
 
 
@@ -40,7 +40,13 @@ class Ranks(ScriptRanks):
         self.last = Tensor(np.zeros(1, np.float32))
 
     def apply(self, collective: "Collective", rows: Tensor) -> Tensor:
-        """Return operator @ rows, ordered after the last collective."""
+        """Return operator @ rows, ordered after the last collective.
+
+        Raises:
+            RuntimeError: A simulated rank has reached the job's.
+        """
+        if SIMULATED.get() not in {None, self}:
+            raise RuntimeError("it reaches the part in a way of its own, such as a function's variable")
         out, self.last = collective(rows, self.last)
         return out
 

@@ -1,6 +1,7 @@
 """The ranks of a job, for a script that has loaded a graph."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.calls import Purpose
 from unilaunch.rendezvous.group import refuse_larger_group
+
+#: While a rank of a small graph is simulated (`check`): its ranks.
+SIMULATED: ContextVar[Any] = ContextVar("SIMULATED", default=None)
 
 
 class ScriptRanks:
@@ -45,10 +49,10 @@ class ScriptRanks:
             EnvironmentMismatchError: The script has connected several ranks after it had loaded the graph as the only
                 one.
         """
-        ranks: Self | None = part.ranks if part else cls.of_script
+        ranks: Self | None = part.ranks if part else SIMULATED.get() or cls.of_script
         if ranks is None:
             raise RuntimeError("no graph is loaded: call unilaunch_graph.load(...) first")
-        if ranks.size == 1:
+        if ranks.size == 1 and ranks is not SIMULATED.get():
             refuse_larger_group(0, 1)
         return ranks
 

@@ -20,8 +20,9 @@ from unilaunch_graph.torch.reductions import mean, sum_gradients, sum_ranks
 from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
+    from unilaunch_graph.simulation import NotCheckedError
     from unilaunch_graph.torch.distributed import distribute
-    from unilaunch_graph.torch.exactness import NotCheckedError, check
+    from unilaunch_graph.torch.exactness import check
     from unilaunch_graph.torch.portable_dropout import dropout_state
 
 __all__ = [

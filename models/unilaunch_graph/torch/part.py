@@ -83,7 +83,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         kept = self.kept.get(key)
         is_old = kept is None or not kept.is_of(*given)
         if self.device.type == "cpu":
-            is_old = bool(self.ranks.all_reduce(torch.tensor(int(is_old)), Purpose.HALO))
+            is_old = self.ranks.any(is_here=is_old, purpose=Purpose.HALO)
         if kept is None or is_old:
             with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
                 kept = self.kept[key] = Kept.of(given, compute())

@@ -1,7 +1,6 @@
 """The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
 
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from typing import Any, Self
 
 import torch
@@ -10,7 +9,7 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.calls import Purpose
-from unilaunch_graph.network.ranks import ScriptRanks
+from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
 HALVES = {torch.bfloat16, torch.float16}
@@ -18,9 +17,6 @@ HALVES = {torch.bfloat16, torch.float16}
 _SENT_AS = {
     torch.int16: torch.bfloat16, torch.uint16: torch.bfloat16, torch.uint32: torch.int32, torch.uint64: torch.int64,
 }  # fmt: skip
-
-#: In a thread that simulates a rank of a small graph (`check`): the ranks there.
-SIMULATED: ContextVar["Ranks | None"] = ContextVar("SIMULATED", default=None)
 
 
 class RealRanksError(RuntimeError):
@@ -45,8 +41,6 @@ class Ranks(ScriptRanks):
     @override
     def of(cls, part: Any) -> Self:
         """As `ScriptRanks.of`; a compiler is not shown what asks the framework for its group."""
-        if part is None and (simulated := SIMULATED.get()):
-            return simulated  # type: ignore[return-value]
         if torch.compiler.is_compiling() and (ranks := part.ranks if part else cls.of_script):
             return ranks  # type: ignore[no-any-return]
         return super().of(part)
@@ -96,6 +90,10 @@ class Ranks(ScriptRanks):
         self.collectives.calls.purpose = purpose
         self.collectives.all_reduce(self._buffer(total.view(-1)))
         return total
+
+    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
+        """Return whether something is so on any rank. All ranks must call this."""
+        return bool(self.all_reduce(torch.tensor([int(is_here)], device=self.device), purpose).item())
 
     def collect(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""

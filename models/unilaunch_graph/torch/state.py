@@ -40,18 +40,18 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
         f"ug.torch.distribute: parameters or buffers differ between the ranks{such_as}, and would become rank 0's: "
         "expected the same model on every rank: give what is of the part as arguments of the model"
     )
-    if _is_on_any_rank(part.ranks, is_here=_differs_from_rank_0(repr(_scales(model)), part.ranks)):
+    if part.ranks.any(is_here=_differs_from_rank_0(repr(_scales(model)), part.ranks)):
         raise SpecError(_SCALES)
-    if _is_on_any_rank(part.ranks, is_here=_differs_from_rank_0(repr(shapes), part.ranks)):
+    if part.ranks.any(is_here=_differs_from_rank_0(repr(shapes), part.ranks)):
         raise refusal
-    if part.world_size > 1 and not _is_on_any_rank(part.ranks, is_here=not (owned := _parameters_of_rows(model, part))):
+    if part.world_size > 1 and not part.ranks.any(is_here=not (owned := _parameters_of_rows(model, part))):
         raise SpecError(
             f"ug.torch.distribute: {', '.join(owned)} has a row for each of this rank's {part.num_owned} nodes, and "
             "would become rank 0's, so that nodes of different ranks share rows: expected "
             "Embedding(part.num_nodes, width), called with part.owned"
         )
     broadcast_state(model, part.ranks)
-    if _is_on_any_rank(part.ranks, is_here=any(not torch.equal(rows[name], model.get_buffer(name)) for name in rows)):
+    if part.ranks.any(is_here=any(not torch.equal(rows[name], model.get_buffer(name)) for name in rows)):
         raise refusal
 
 
@@ -77,7 +77,3 @@ def _differs_from_rank_0(text: str, ranks: Ranks) -> bool:
     rank_0s = digest.clone()
     ranks.broadcast(rank_0s)
     return not torch.equal(rank_0s, digest)
-
-
-def _is_on_any_rank(ranks: Ranks, *, is_here: bool) -> bool:
-    return bool(ranks.all_reduce(torch.tensor([int(is_here)], device=ranks.device)).item())

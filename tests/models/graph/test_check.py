@@ -3,19 +3,26 @@
 import copy
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 from torch_geometric import nn
+from torch_geometric.data import Data
 from torch_geometric.utils import dropout_edge
 from typing_extensions import override
 
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch.errors import SpecError
+from unilaunch.rendezvous import group
+from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph import torch as ug
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.torch.part import GraphPart, make_part
+from unilaunch_graph.torch.ranks import Ranks
 
 WIDTH, PARTS = 8, 2
 WHOLE = make_whole(60, 300, WIDTH)
@@ -231,3 +238,200 @@ def test_dropped_edges_are_not_checked(caplog: pytest.LogCaptureFixture) -> None
 
     assert _outcomes(lambda: Dropping(lambda _, x: x)) == [""] * PARTS
     assert "random numbers" in caplog.text
+
+
+def test_the_call_may_be_anything_made_of_tensors() -> None:
+    """PyG's `Data`, dicts, lists, sparse features, some of the edges, and numbers of rows."""
+
+    class Bundled(Net):
+        @override
+        def forward(self, data: Any, sides: Any, edges: Any, *, count: int) -> Any:  # type: ignore[override]
+            rows = super().forward(data.x, data.edge_index) + self.conv(sides["of nodes"][0].to_dense(), edges)
+            return rows / count
+
+    def work(part: GraphPart) -> None:
+        data = Data(x=part.x.float(), edge_index=part.edge_index)
+        sides = {"of nodes": [part.x.float().to_sparse()]}
+        given = (data, sides, part.edge_index[:, ::2])
+        ug.check(Bundled(lambda _, x: x), part, *given, count=part.num_nodes)
+        with pytest.raises(SpecError, match="not exact"):
+            ug.check(Bundled(lambda _, x: _centred(x)), part, *given, count=part.num_nodes)
+        with pytest.raises(SpecError, match="not exact"):
+            ug.check(Bundled(lambda _, x: x), part, *given, count=part.num_owned)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_a_model_may_hold_the_part() -> None:
+    """And its tensors: in the check these are the small part's."""
+
+    def work(part: GraphPart) -> None:
+        class Holding(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.part, self.edges = part, part.edge_index
+                self.lin, self.norm = torch.nn.Linear(WIDTH, WIDTH), ug.BatchNorm(WIDTH, part)
+
+            @override
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                rows = ug.halo(self.norm(self.lin(x)), self.part)[self.edges[0]]
+                out = x.new_zeros(len(x), WIDTH).index_add(0, self.edges[1], rows)
+                return out - ug.sum_ranks(out.sum(0), self.part) / self.part.num_nodes
+
+        ug.check(Holding(), part, part.x)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_what_ranks_give_each_other_need_not_be_what_one_rank_has() -> None:
+    """The largest number of all ranks, by a sum; a loss that each rank has, divided by the number of ranks."""
+
+    def largest(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        mine = torch.nn.functional.one_hot(torch.tensor(part.rank), part.world_size)[:, None] * x.abs().amax(0)
+        return x / ug.sum_ranks(mine, part).amax(0)
+
+    def variance(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        mean = ug.sum_ranks(x.sum(0), part) / part.num_nodes
+        return ug.mean((ug.sum_ranks((x - mean).square().sum(0), part) / part.num_nodes).sum(), part.world_size, part)
+
+    def work(part: GraphPart) -> None:
+        ug.check(largest, part, part.x, part)
+        ug.check(variance, part, part.x, part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_rows_of_any_nodes_may_be_fetched_and_gathered() -> None:
+    """They are compared like the halo's."""
+
+    def compared(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        rows = x.tanh()
+        ug.gather(rows, part)
+        return rows @ ug.fetch(rows, torch.tensor([0, 3, 0]), part).T
+
+    def of_the_first(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        return x - ug.fetch(x, part.owned[:1], part)
+
+    def work(part: GraphPart) -> None:
+        ug.check(compared, part, part.x, part)
+        with pytest.raises(SpecError, match="not exact"):
+            ug.check(of_the_first, part, part.x, part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_ranks_that_would_wait_for_each_other_are_refused() -> None:
+    """A part without edges leaves an exchange out; another part makes one more."""
+
+    def skipping(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        return ug.halo(x, part)[: len(x)] if part.edge_index.numel() else x
+
+    def summing(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        return x + 0 * ug.sum_ranks(x.sum(0), part) if part.num_halo else x
+
+    def work(part: GraphPart) -> None:
+        for function in (skipping, summing):
+            with pytest.raises(SpecError, match="which one process"):
+                ug.check(function, part, part.x, part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_an_error_in_parts_alone_is_a_refusal() -> None:
+    """Some part of a graph may have no edge."""
+
+    def largest(x: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
+        return x * 0 * edge_weight.amax() + x
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(SpecError, match="it raises"):
+            ug.check(largest, part, part.x, part.edge_weight)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_a_difference_of_a_millionth_is_seen() -> None:
+    """In float64; where a model computes in float32, its rounding is none."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(SpecError, match="not exact"):
+            ug.check(lambda x: x + 1e-6 * x.mean(0), part, part.x)
+        ug.check(Net(lambda _, x: x.float().softmax(1).double()), part, part.x.float(), part.edge_index)
+        ug.check(Net(lambda net, x: net.lin(x).float()), part, part.x.float(), part.edge_index)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+@pytest.mark.parametrize("name", ["F.normalize", "a norm"])
+def test_a_compiled_model_is_checked_by_itself(name: str) -> None:
+    """Before or after `distribute`; nothing is compiled for it."""
+
+    def work(part: GraphPart) -> list[str]:
+        texts = []
+        for model in (
+            torch.compile((WRONG | RIGHT)[name]()),
+            torch.compile(ug.distribute((WRONG | RIGHT)[name](), part)),
+        ):
+            try:
+                ug.check(model, part, part.x.float(), part.edge_index)
+                texts.append("")
+            except SpecError as error:
+                texts.append(str(error))
+        return texts
+
+    texts = on_parts(WHOLE, 1, work)[0]
+    assert ["Net is not exact" in text for text in texts] == [name in WRONG] * 2
+
+
+def test_the_callers_mode_is_that_of_the_check() -> None:
+    """Without gradients only outputs are compared; the process's default type stays."""
+
+    def work(part: GraphPart) -> None:
+        before = torch.get_default_dtype()
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                ug.check(WRONG["gradients"](), part, part.x.float(), part.edge_index)
+                with pytest.raises(SpecError, match="not exact"):
+                    ug.check(WRONG["F.normalize"](), part, part.x.float(), part.edge_index)
+        assert torch.get_default_dtype() == before
+
+    on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("odd", range(PARTS))
+def test_what_one_rank_refuses_all_ranks_refuse(odd: int) -> None:
+    """Each checks rows like its own; none goes on alone, and then waits for the others."""
+
+    class Odd(Net):
+        @override
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+            rows = super().forward(x, edge_index)
+            return _centred(rows) if bool((x > 100).any()) else rows
+
+    model = Odd(lambda _, x: x)
+
+    def work(part: GraphPart) -> str:
+        distributed = ug.distribute(copy.deepcopy(model), part)
+        with pytest.raises(SpecError, match="Odd is not exact") as raised:
+            distributed(part.x.float() + 1000 * (part.rank == odd), part.edge_index)
+        return str(raised.value)
+
+    assert len(set(on_parts(WHOLE, PARTS, work))) == 1
+
+
+def test_a_function_that_sums_over_the_ranks_is_checked_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the process is in a group of several ranks, and the simulation has a run on one."""
+    monkeypatch.setattr(group, "program_group", lambda: SimpleNamespace(size=3, title="torch.distributed"))
+    order = order_nodes(WHOLE.graph, np.zeros(len(WHOLE.x), np.int64), 1)
+    part = make_part(next(split_parts(WHOLE.graph, order)), Ranks(0, 1, Alone(), torch.device("cpu")))
+    ug.check(lambda x, part: x - ug.sum_ranks(x.sum(0), part) / part.num_nodes, part, part.x, part)
+
+
+def test_a_large_model_is_not_checked() -> None:
+    """Each copy would take more than 256 MB."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(ug.NotCheckedError, match="256 MB"):
+            ug.check(Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)), part, part.x, part.edge_index)
+
+    on_parts(WHOLE, 1, work)

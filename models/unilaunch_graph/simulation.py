@@ -1,0 +1,229 @@
+"""Several ranks on a small graph, one after the other in one thread: for checks that a network is exact on parts.
+
+A rank cannot wait for the others here, so a `Journal` says what they exchange. A first run, in which one rank has all
+nodes, writes it. Then each part runs alone: it receives what the journal says, and the journal notes what it sends.
+Where the ranks send something else than they have received, that is written into the journal, and they run again. At
+the end what is received is what is sent: the numbers are those of ranks that run at one time.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch.errors import UnilaunchError
+from unilaunch_graph.arrays import Ids
+from unilaunch_graph.comparison import is_close
+from unilaunch_graph.data.edges import edges_as_given, loops_and_duplicates
+from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.partition.part import Part
+
+NUM_PARTS = 3
+#: How often the parts run, until they receive what they send.
+ROUNDS = 4
+#: Numbers of nodes of the parts: those that are no width of the network. A width could not be told from rows.
+_SIZES = (13, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
+_EDGES_PER_NODE = 3
+#: So many nodes of the real graph are looked at for loops and duplicates.
+_LOOKED_AT = 1 << 12
+_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SmallGraph:
+    """A random graph with the directions, loops and duplicates of a real one. Its last part has no edges.
+
+    Attributes:
+        graph: The graph. Edges are numbered by target, then by source.
+        owner: The part of each node. (num_nodes,)
+    """
+
+    graph: Graph
+    owner: Ids
+
+    @classmethod
+    def like(cls, real: Part, widths: Collection[int], *, all_have_edges: bool = False) -> "SmallGraph":
+        """Return a graph like that of a part.
+
+        Args:
+            real: The part.
+            widths: Numbers that no number of nodes or edges is.
+            all_have_edges: Whether the last part's nodes have edges too.
+        """
+        num_with_edges = NUM_PARTS if all_have_edges else NUM_PARTS - 1
+        sizes = [size for size in _SIZES if size not in widths][:NUM_PARTS]
+        for seed in range(_TRIES):
+            draw = np.random.default_rng(seed)
+            owner = draw.permutation(np.repeat(np.arange(NUM_PARTS), sizes))
+            ends = _ends(real, np.flatnonzero(owner < num_with_edges), len(owner), draw)
+            lengths = _lengths(*ends, owner)
+            if len(set(lengths)) == len(lengths) and not set(lengths) & set(widths):
+                break
+        edges = edges_as_given(*ends, len(owner))._asdict()
+        graph = Graph(
+            features=np.zeros((len(owner), 0), np.float32), labels=np.zeros(len(owner), np.int64),
+            split=np.full(len(owner), TRAIN, np.uint8), num_classes=real.num_classes, **edges,
+        )  # fmt: skip
+        return cls(graph, owner)
+
+    def whole(self) -> Part:
+        """Return the graph as one part."""
+        return next(split_parts(self.graph, order_nodes(self.graph, np.zeros_like(self.owner), 1)))
+
+    def parts(self) -> list[Part]:
+        """Return the parts, by rank."""
+        return list(split_parts(self.graph, order_nodes(self.graph, self.owner, NUM_PARTS)))
+
+
+def _ends(real: Part, targets: Ids, count: int, draw: np.random.Generator) -> tuple[Ids, Ids]:
+    """Return source and target of each edge into *targets*, of *count* nodes, by target."""
+    sources = np.arange(count) if real.is_directed else targets
+    source = np.concatenate([targets, draw.choice(sources, _EDGES_PER_NODE * count)])
+    target = np.concatenate([np.roll(targets, 1), draw.choice(targets, _EDGES_PER_NODE * count)])
+    if not real.is_directed:
+        source, target = np.concatenate([source, target]), np.concatenate([target, source])
+    source, target = source[source != target], target[source != target]
+    indptr = real.owned_indptr[: _LOOKED_AT + 1]
+    are_loops, are_duplicates = loops_and_duplicates(indptr, real.owned_indices[: indptr[-1]])
+    with_loops = targets[draw.random(len(targets)) < np.count_nonzero(are_loops) / max(1, len(indptr) - 1)]
+    edges = np.unique(np.concatenate([target * count + source, with_loops * (count + 1)]))
+    if are_duplicates.any():
+        edges = np.sort(np.concatenate([edges, draw.choice(edges, len(edges) // 10)]))
+    target, source = np.divmod(edges, count)
+    return source, target
+
+
+def _lengths(source: Ids, target: Ids, owner: Ids) -> list[int]:
+    """Return the numbers of nodes and edges by which rows are told: those of the graph and of each part."""
+    lengths = [len(owner), len(source)]
+    for part in range(NUM_PARTS):
+        own, inside = int(np.count_nonzero(owner == part)), source[owner[target] == part]
+        num_halo = len(np.unique(inside[owner[inside] != part]))
+        lengths += [own, *((num_halo, own + num_halo, len(inside)) if len(inside) else ())]
+    return lengths
+
+
+class NotCheckedError(UnilaunchError):
+    """`check`: the network cannot be simulated; the message says why."""
+
+
+class OtherExchangesError(RuntimeError):
+    """A part exchanges something else than one process does: real ranks would wait for each other forever."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One exchange of all ranks.
+
+    Attributes:
+        kind: What it is, in words.
+        received: What the ranks receive.
+        sent: What the ranks have sent, put together, since the journal was turned.
+    """
+
+    kind: str
+    received: NDArray[Any]
+    sent: NDArray[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sent = np.zeros_like(self.received)
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error as one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+class Journal:
+    """The exchanges of all ranks, in order. The first run writes it, until `turn`; the next runs read it.
+
+    Args:
+        num_nodes: Nodes of the graph.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        self.num_nodes = num_nodes
+        self.entries: list[_Entry] = []
+        self.is_written, self.at = False, 0
+
+    def rows(self, kind: str, rows: NDArray[Any], owned: Ids) -> NDArray[Any]:
+        """Send the rows of this rank's nodes. Return the rows of all nodes. (num_nodes, ...)"""
+        entry = self._next(kind, np.zeros((self.num_nodes, *rows.shape[1:]), rows.dtype))
+        entry.sent[owned] = rows
+        return self._received(entry)
+
+    def total(self, kind: str, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of all ranks' *numbers*."""
+        entry = self._next(kind, np.zeros_like(numbers))
+        entry.sent += numbers
+        return self._received(entry)
+
+    def of_rank_0(self, kind: str, numbers: NDArray[Any], rank: int) -> NDArray[Any]:
+        """Return rank 0's *numbers*."""
+        entry = self._next(kind, np.zeros_like(numbers))
+        if rank == 0:
+            entry.sent[...] = numbers
+        return self._received(entry)
+
+    def end(self) -> None:
+        """Note that a rank's run has ended.
+
+        Raises:
+            OtherExchangesError: The rank has made fewer exchanges than the first run.
+        """
+        if self.at < len(self.entries):
+            raise OtherExchangesError(f"it leaves out {self.entries[self.at].kind}, which one process makes")
+        self.at, self.is_written = 0, True
+
+    def turn(self, tolerance: float) -> bool:
+        """Let the next runs receive what has been sent. Return whether that is what was received, but for rounding."""
+        is_settled = all(is_close(entry.sent, entry.received, tolerance) for entry in self.entries)
+        for entry in self.entries:
+            entry.received, entry.sent = entry.sent, np.zeros_like(entry.sent)
+        self.at = 0
+        return is_settled
+
+    def _next(self, kind: str, nothing: NDArray[Any]) -> _Entry:
+        if not self.is_written:
+            self.entries.append(_Entry(kind, nothing))
+        elif self.at == len(self.entries):
+            raise OtherExchangesError(f"it makes {kind}, which one process does not")
+        entry = self.entries[self.at]
+        self.at += 1
+        expected, found = (f"{array.dtype} {array.shape}" for array in (entry.received, nothing))
+        if (entry.kind, expected) != (kind, found):
+            raise OtherExchangesError(f"it makes {kind} of {found}, and one process makes {entry.kind} of {expected}")
+        return entry
+
+    def _received(self, entry: _Entry) -> NDArray[Any]:
+        return (entry.received if self.is_written else entry.sent).copy()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRows:
+    """The exchange of rows of one rank, as a linear operator on arrays. (num_owned, ...) -> (needed, ...)
+
+    Attributes:
+        kind: What it is, in words.
+        journal: The journal of all ranks.
+        owned: Global ids of the rank's nodes.
+        needed: Global ids of the rows that it receives, in any order, as often as it needs them.
+    """
+
+    kind: str
+    journal: Journal
+    owned: Ids
+    needed: Ids
+
+    def matmat(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows that the rank needs."""
+        return self.journal.rows(self.kind, rows, self.owned)[self.needed]
+
+    def rmatmat(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return for each owned row the sum of the rows that all ranks have for it."""
+        sums = np.zeros((self.journal.num_nodes, *rows.shape[1:]), rows.dtype)
+        np.add.at(sums, self.needed, rows)
+        return self.journal.total(f"the transpose of {self.kind}", sums)[self.owned]
