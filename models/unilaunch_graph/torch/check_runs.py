@@ -208,7 +208,7 @@ class _Ranks(Ranks):
         return torch.from_numpy(self.journal.total("a sum over the ranks", tensor.detach().numpy()))
 
     @override
-    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:  # noqa: ARG002
+    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
         return is_here
 
     @override
