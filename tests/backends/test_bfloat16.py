@@ -56,6 +56,7 @@ def _train(
     return losses, float(network.evaluate()[2] / part.split_sizes[2])
 
 
+@pytest.mark.system
 def test_cora_is_as_accurate(cora_part: Part) -> None:
     """Within 0.3 points in the mean of two seeds; `benchmarks/accuracy.py` has ten."""
     means = [
@@ -65,6 +66,7 @@ def test_cora_is_as_accurate(cora_part: Part) -> None:
     assert abs(means[1] - means[0]) <= 0.003
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_both_frameworks_round_alike(cora_part: Part, dropout: float) -> None:
     """The loss to a hundredth over 20 epochs; and it is not float32's."""

@@ -191,6 +191,7 @@ def test_sbm_is_like_a_citation_graph() -> None:
     _assert_well_formed(graph)
 
 
+@pytest.mark.system
 def test_cora_is_read_as_published(shared_datasets: Path) -> None:
     """Counts of the literature, from the real files; their hashes are those that a download must have."""
     graph = _open("cora", shared_datasets).load()
@@ -214,6 +215,7 @@ def test_missing_test_nodes_are_nodes_of_unknown_class(
     _assert_well_formed(graph)
 
 
+@pytest.mark.system
 def test_missing_files_are_fetched_from_the_mirror(shared_datasets: Path, mirror: str, tmp_path: Path) -> None:
     """Real files, served by a mirror, arrive in the data folder and are read; the second time nothing is fetched."""
     (tmp_path / "served" / "planetoid").symlink_to(shared_datasets / "planetoid")

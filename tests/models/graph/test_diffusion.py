@@ -97,6 +97,7 @@ def test_weighted_parts_are_the_weighted_graph() -> None:
     np.testing.assert_allclose(whole, scale[:, None] * weights * scale @ x, rtol=0, atol=1e-6)
 
 
+@pytest.mark.system
 def test_it_makes_cora_more_accurate(shared_datasets: Path) -> None:
     """One of the benchmark's ten draws."""
     script = Path(__file__).parents[3] / "benchmarks" / "diffusion.py"

@@ -437,6 +437,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "none.npz"), None, None, 0, normalize_features=False)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "counts"),
     [("amazon_photo", (7650, 119081, 745, 8)), ("coauthor_cs", (18333, 81894, 6805, 15))],
