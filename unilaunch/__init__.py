@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         EnvironmentMismatchError,
         InputError,
         LauncherError,
+        MixedCallsError,
         MonitorError,
         OutputError,
         PeerLostError,
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend", "Cause", "Collectives", "Command", "DivergedError", "EnvironmentMismatchError", "Exchange", "Failure",
     "Framework", "HostfileError", "InputError", "Job", "JobFailed", "JobFile", "JobStatus", "LaunchResult",
-    "LaunchSpec", "Launcher", "LauncherError", "LauncherInfo", "LogLine", "Model", "MonitorError", "MpiSpec", "Mpirun",
-    "Observed", "Observer", "OutputError", "PeerLostError", "Peers", "Placement", "PlacementError", "PluginError",
-    "RankResult", "RankState", "RankStatus", "RefusedTogetherError", "Rendezvous", "RendezvousError", "ReportLayout",
-    "Request", "RunSpec", "Session", "Spec", "SpecError", "Step", "StoppedError", "UnilaunchError", "World",
-    "__version__", "init", "launch", "start",
+    "LaunchSpec", "Launcher", "LauncherError", "LauncherInfo", "LogLine", "MixedCallsError", "Model", "MonitorError",
+    "MpiSpec", "Mpirun", "Observed", "Observer", "OutputError", "PeerLostError", "Peers", "Placement",
+    "PlacementError", "PluginError", "RankResult", "RankState", "RankStatus", "RefusedTogetherError", "Rendezvous",
+    "RendezvousError", "ReportLayout", "Request", "RunSpec", "Session", "Spec", "SpecError", "Step", "StoppedError",
+    "UnilaunchError", "World", "__version__", "init", "launch", "start",
 ]  # fmt: skip
 
 #: The public names of each module.
@@ -60,7 +61,7 @@ _NAMES = {
     "interfaces.backend": "Backend Collectives Exchange Peers Placement Rendezvous",
     "interfaces.command": "Command",
     "errors": """
-        DivergedError EnvironmentMismatchError InputError LauncherError MonitorError OutputError
+        DivergedError EnvironmentMismatchError InputError LauncherError MixedCallsError MonitorError OutputError
         PeerLostError PlacementError PluginError RefusedTogetherError RendezvousError SpecError StoppedError
         UnilaunchError
     """,

@@ -56,7 +56,7 @@ class ProgressTeller:
             return
         self.looked_at = now
         (count, facts), pace, waits = self.page.read(), self.page.read_pace(), self.page.is_waiting
-        calls, kinds = read_calls(self.page.calls)
+        calls, kinds, names = read_calls(self.page.calls)
         if not waits:
             self.written = self.output.arrived
         current, phase = (count, self.written, waits), facts.get("phase")
@@ -71,7 +71,7 @@ class ProgressTeller:
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)
-            self.tell(Progress(facts, round(now - self.seen_at, 3), *pace, memory, waits, calls, kinds.hex()))
+            self.tell(Progress(facts, round(now - self.seen_at, 3), *pace, memory, waits, calls, kinds.hex(), names))
 
 
 class Usage:

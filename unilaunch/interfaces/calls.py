@@ -8,8 +8,10 @@ monitor compares them (`unilaunch.monitor.calls`).
 
 import struct
 import sys
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
+from typing import ClassVar
 from zlib import crc32
 
 from unilaunch.errors import MixedCallsError
@@ -18,8 +20,10 @@ from unilaunch.errors import MixedCallsError
 KEPT = 64
 _NUMBER = struct.Struct("@Q")  # native: written in one piece
 _BEGIN = _NUMBER.size
-#: Bytes of a log: the number of the newest call, then the kinds of the newest ones.
-SIZE = _NUMBER.size + KEPT
+#: Bytes of the names of purposes.
+_NAMES = 256
+#: Bytes of a log: the number of the newest call, the kinds of the newest ones, and the names of purposes from 2 on.
+SIZE = _NUMBER.size + KEPT + _NAMES
 #: A word has 15 bits, as many as the least tag of MPI: the number's last 8, and the kind.
 _NUMBERS, _KINDS = 1 << 8, 1 << 7
 #: Packages whose lines are not the user's.
@@ -36,38 +40,24 @@ class Operation(IntEnum):
     AGREE = 4
 
 
-class Purpose(IntEnum):
-    """What a collective is called for: the function that a user has called."""
-
-    NONE = 0
-    HALO = 1
-    SUM_HALO = 2
-    FETCH = 3
-    GATHER = 4
-    MEAN = 5
-    SUM_RANKS = 6
-    SUM_GRADIENTS = 7
-    DISTRIBUTE = 8
-    LOAD = 9
-    ACCURACY = 10
-    END = 11  # the program has ended
-
-
-_NONE: Purpose = Purpose.NONE
+#: The purpose of a collective that is called for itself, and of the one in which ranks meet at the end of the program.
+NONE, END = 0, 1
 _OPERATIONS = ("all_reduce", "an exchange of rows", "a broadcast", "barrier", "an agreement")
 
 
-def kind_of(operation: Operation, purpose: Purpose = Purpose.NONE) -> int:
-    """Return the kind of a call, below 128."""
-    return purpose << 3 | operation
+def name_kind(kind: int, names: Sequence[str], *, whole: bool = False) -> str:
+    """Return a kind in words: "sum_ranks"; if *whole*, with what it does: "fetch (an exchange of rows)".
 
-
-def name_kind(kind: int, *, whole: bool = False) -> str:
-    """Return a kind in words: "sum_ranks"; if *whole*, with what it does: "fetch (an exchange of rows)"."""
-    purpose, operation = Purpose(kind >> 3), _OPERATIONS[kind & 7]
-    if purpose is Purpose.NONE:
+    Args:
+        kind: The kind.
+        names: The names of the purposes from 2 on.
+        whole: Whether the operation is named too.
+    """
+    purpose, operation = kind >> 3, _OPERATIONS[kind & 7]
+    if purpose == NONE:
         return operation
-    name = "the end of its program" if purpose is Purpose.END else purpose.name.lower()
+    named = dict(enumerate(names, END + 1)) | {END: "the end of its program"}
+    name = named.get(purpose, "a collective")
     return f"{name} ({operation})" if whole else name
 
 
@@ -79,9 +69,12 @@ class CallLog:
         purpose: Why the next collective is called; NONE if it is called for itself.
     """
 
+    #: The names of the purposes from 2 on, of this process: the functions of a library that a user calls.
+    names: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self) -> None:
         self.number: int = 0
-        self.purpose: Purpose = Purpose.NONE
+        self.purpose: int = NONE
         self._chain = 0
         self._keep_in(memoryview(bytearray(SIZE)))
 
@@ -91,13 +84,24 @@ class CallLog:
         self._keep_in(memory)
 
     def _keep_in(self, memory: memoryview) -> None:
-        self._memory, self._kinds, self._number = memory, memory[_BEGIN:], memory[:_BEGIN].cast("Q")
+        self._memory, self._kinds, self._number = memory, memory[_BEGIN:-_NAMES], memory[:_BEGIN].cast("Q")
+        self._write_names()
+
+    @classmethod
+    def name_purposes(cls, names: Iterable[str]) -> None:
+        """Let a library say what its purposes, from 2 on, are called: fewer than 14 short names."""
+        cls.names = tuple(names)
+        OWN._write_names()
+
+    def _write_names(self) -> None:
+        text = ",".join(self.names).encode()
+        self._memory[-_NAMES : len(text) - _NAMES] = text
 
     def begin(self, operation: Operation) -> int:
         """Note that a collective begins, and return its word."""
         number = self.number = self.number + 1
         kind = self.purpose << 3 | operation
-        self.purpose = _NONE
+        self.purpose = NONE
         place = number % KEPT
         self._kinds[place] = kind
         self._number[0] = number
@@ -119,48 +123,53 @@ class CallLog:
             others_word: The word of the message; None if it is not known. Where it is *word*, the sizes differ.
         """
         kind, number = word % _KINDS, self.number - (self.number - word // _KINDS) % _NUMBERS
-        place = _users_line()
+        place, name = _users_line(), name_kind(kind, self.names)
         if others_word == word:
             return MixedCallsError(
-                f"{name_kind(kind)} (collective {number}) got arrays of other sizes or dtypes: rank {rank}{place} and "
+                f"{name} (collective {number}) got arrays of other sizes or dtypes: rank {rank}{place} and "
                 f"rank {other} do not agree"
             )
         if others_word is None:
             return MixedCallsError(
-                f"rank {rank} is at {name_kind(kind)} (collective {number}){place}, and another rank at another one: "
+                f"rank {rank} is at {name} (collective {number}){place}, and another rank at another one: "
                 "all ranks must call the same ones in the same order"
             )
         theirs = others_word % _KINDS
         ahead = (others_word // _KINDS - number + _NUMBERS // 2) % _NUMBERS - _NUMBERS // 2
-        whole = name_kind(kind) == name_kind(theirs)
+        whole = name == name_kind(theirs, self.names)
         calls = {rank: (kind, number, place), other: (theirs, number + ahead, "")}
-        return MixedCallsError(mixed([(f"rank {one} is", *calls[one]) for one in sorted(calls)], whole=whole))
+        return MixedCallsError(
+            mixed([(f"rank {one} is", *calls[one]) for one in sorted(calls)], self.names, whole=whole)
+        )
 
 
-def mixed(calls: list[tuple[str, int, int, str]], *, whole: bool = False) -> str:
+def mixed(calls: list[tuple[str, int, int, str]], names: Sequence[str], *, whole: bool = False) -> str:
     """Return in one line that ranks are in different collectives.
 
     Args:
         calls: Who ("rank 1 is"), the kind and the number of the call, and where it is: " at train.py:30", or "".
+        names: The names of the purposes from 2 on.
         whole: Whether the operations are named too.
     """
     said = [
-        f"{who} at {name_kind(kind, whole=whole)} (collective {number}){place}" for who, kind, number, place in calls
+        f"{who} at {name_kind(kind, names, whole=whole)} (collective {number}){place}"
+        for who, kind, number, place in calls
     ]
     line = f"the ranks call different collectives: {' and '.join(said)}"
     return f"{line}: all ranks must call the same ones in the same order"
 
 
-def read(memory: memoryview) -> tuple[int, bytes]:
-    """Return the number of the newest call in a log, and the kinds of the newest ones, the newest last.
+def read(memory: memoryview) -> tuple[int, bytes, str]:
+    """Return the number of the newest call in a log, the kinds of the newest ones, the newest last, and the names.
 
     The rank may write meanwhile, over the older half: it is left out.
     """
     (number,) = _NUMBER.unpack_from(memory)
-    ring, newest = bytes(memory[_NUMBER.size :]), number % KEPT + 1
+    ring, newest = bytes(memory[_NUMBER.size : -_NAMES]), number % KEPT + 1
     (later,) = _NUMBER.unpack_from(memory)
     known = min(number, KEPT // 2) if later - number < KEPT // 2 else 0
-    return number, (ring[newest:] + ring[:newest])[KEPT - known :]
+    names = bytes(memory[-_NAMES:]).rstrip(b"\0").decode()
+    return number, (ring[newest:] + ring[:newest])[KEPT - known :], names
 
 
 def _users_line() -> str:

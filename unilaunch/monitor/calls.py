@@ -33,6 +33,8 @@ def _describe(seen: Mapping[int, Progress], number: int, kinds: Mapping[int, int
         if -len(known) <= place < 0 and known[place] in kinds:
             alike.setdefault(known[place], []).append(rank)
     groups = sorted(alike.items(), key=lambda item: min(item[1]))
+    names = next(filter(None, (progress.purposes for progress in seen.values())), "").split(",")
     return mixed(
-        [(f"{name_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'}", kind, number, "") for kind, ranks in groups]
+        [(f"{name_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'}", kind, number, "") for kind, ranks in groups],
+        names,
     )

@@ -117,6 +117,7 @@ class Progress(Record):
     waiting: It waits for other ranks in a collective.
     calls: Number of the newest collective that it has called.
     kinds: The kinds of the newest ones, the newest last, in hexadecimal digits.
+    purposes: The names of the purposes of collectives, with commas between them.
     """
 
     facts: dict[str, JsonValue]
@@ -128,6 +129,7 @@ class Progress(Record):
     waiting: bool = False
     calls: int = 0
     kinds: str = ""
+    purposes: str = ""
 
 
 class Stack(Record):

@@ -18,7 +18,7 @@ from unilaunch.folder.log import LINE, Log
 from unilaunch.folder.values import into_text, pack
 from unilaunch.interfaces.agreement import alike
 from unilaunch.interfaces.backend import Backend, Collectives, Peers, Rendezvous
-from unilaunch.interfaces.calls import Purpose
+from unilaunch.interfaces.calls import END
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.monitor import messages
 from unilaunch.rank import current, program
@@ -268,7 +268,7 @@ def _end_together(peers: Peers) -> None:
     Raises:
         MixedCallsError: They have not called the same collectives. It was not noticed: devices' messages do not say it.
     """
-    called, peers.calls.purpose = peers.calls.hash(), Purpose.END
+    called, peers.calls.purpose = peers.calls.hash(), END
     if len({*map(str, peers.share(called))}) > 1:
         raise MixedCallsError(
             "the ranks have called different collectives, more than 32 before their last ones: what they have computed "

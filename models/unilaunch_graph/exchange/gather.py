@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
-from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.purpose import Purpose
 
 #: Rows that a rank sends at a time.
 _ROWS = 1 << 14

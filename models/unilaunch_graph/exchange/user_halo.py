@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
-from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.purpose import Purpose
 
 #: Where at least one of so many nodes is asked for, marking them is faster than sorting what is asked for.
 _MANY = 8

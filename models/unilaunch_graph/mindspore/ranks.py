@@ -4,10 +4,10 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from unilaunch.interfaces.backend import Collectives
-from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
+from unilaunch_graph.purpose import Purpose
 from unilaunch_mindspore.linear import FirstDerivative, OnHost
 
 

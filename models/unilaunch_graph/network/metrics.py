@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.network.checks import check_count, check_rows
+from unilaunch_graph.purpose import Purpose
 
 
 def accuracy(out: Any, y: Any, mask: Any, part: Any) -> float:

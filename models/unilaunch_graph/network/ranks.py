@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
-from unilaunch.interfaces.calls import Purpose
 from unilaunch.rendezvous.group import refuse_larger_group
+from unilaunch_graph.purpose import Purpose
 
 #: While a rank of a small graph is simulated (`check`): its ranks.
 SIMULATED: ContextVar[Any] = ContextVar("SIMULATED", default=None)

@@ -17,11 +17,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from unilaunch.interfaces.calls import Purpose
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.comparison import WHERE, Array, RowIds, Run, difference, first_place
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import (
     NUM_PARTS,
     ROUNDS,

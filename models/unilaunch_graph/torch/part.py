@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces.calls import Purpose
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of
 from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
+from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.tensor_halo import TensorFetch, TensorHalo

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
-from unilaunch.interfaces.calls import Purpose
 from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
+from unilaunch_graph.purpose import Purpose
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
 HALVES = {torch.bfloat16, torch.float16}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unilaunch.interfaces.calls import Purpose
+from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.ranks import Ranks
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from unilaunch.errors import MixedCallsError
-from unilaunch.interfaces.calls import Operation, Purpose
+from unilaunch.interfaces.calls import Operation
 from unilaunch.rank import current
 from unilaunch.rendezvous import mpi
+from unilaunch_graph.purpose import Purpose
 
 Call = Callable[[Any], None]
 

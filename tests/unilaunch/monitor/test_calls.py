@@ -1,21 +1,24 @@
 """The collectives that ranks have called, as the monitor compares them."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.interfaces.calls import KEPT, SIZE, CallLog, Operation, Purpose, read
+from unilaunch.interfaces.calls import END, KEPT, SIZE, CallLog, Operation, read
 from unilaunch.monitor.calls import find_mixed_calls
 from unilaunch.monitor.messages import Progress
+from unilaunch_graph.purpose import Purpose
 
 
 def _progress(log: CallLog, memory: memoryview) -> Progress:
-    number, kinds = read(memory)
+    number, kinds, names = read(memory)
     assert number == log.number
-    return Progress({}, 0.0, calls=number, kinds=kinds.hex())
+    return Progress({}, 0.0, calls=number, kinds=kinds.hex(), purposes=names)
 
 
-def _after(calls: list[tuple[Operation, Purpose]]) -> Progress:
+def _after(calls: Sequence[tuple[Operation, int]]) -> Progress:
     log, memory = CallLog(), memoryview(bytearray(SIZE))
     log.publish(memory)
     for operation, purpose in calls:
@@ -56,7 +59,7 @@ def test_a_call_is_named_after_what_the_user_has_called() -> None:
     seen = {
         0: _after([(Operation.EXCHANGE, Purpose.FETCH)]),
         1: _after([(Operation.ALL_REDUCE, Purpose.SUM_RANKS)]),
-        2: _after([(Operation.AGREE, Purpose.END)]),
+        2: _after([(Operation.AGREE, END)]),
     }
     line = find_mixed_calls(dict([*seen.items()][:2]))
     assert "rank 0 is at fetch (collective 1) and rank 1 is at sum_ranks (collective 1)" in line
@@ -69,5 +72,5 @@ def test_a_log_that_is_published_later_has_what_was_called_before(calls: int) ->
     for _ in range(calls):
         log.begin(Operation.BARRIER)
     log.publish(memory)
-    number, kinds = read(memory)
+    number, kinds, _ = read(memory)
     assert (number, set(kinds)) == (calls, {Operation.BARRIER} if calls else set())

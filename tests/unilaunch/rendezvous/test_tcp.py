@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from delays import is_delayed
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
-from unilaunch.interfaces.calls import CallLog, Purpose
+from unilaunch.interfaces.calls import CallLog
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine import connections
 from unilaunch.machine.connections import WELCOME, Caller, call, new_secret
@@ -33,6 +33,7 @@ from unilaunch.overriding import override
 from unilaunch.rendezvous import boards, tcp
 from unilaunch.rendezvous.boards import Board, Contact, FileBoard, LaunchBoard, PublicBoard
 from unilaunch.rendezvous.tcp import TcpCollectives, TcpPeers, accept_ranks, join
+from unilaunch_graph.purpose import Purpose
 
 T = TypeVar("T")
 
