@@ -13,8 +13,10 @@ from unilaunch_graph.arrays import Ids
 Array: TypeAlias = NDArray[Any]
 
 WHERE = "in three parts of a small graph"
-#: Gradients of parameters below this share of the largest one are rounding.
-_SMALL = 1e-3
+#: Gradients of parameters below this share of the largest one are rounding: in float64, and in smaller types, where a
+#: sum of terms that cancel has lost as many digits as they have in common.
+_SMALL, _SMALL_ROUNDED = 1e-3, 0.1
+_FLOAT64 = 1e-6  # the largest difference that is asked of float64 is less
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def difference(whole: Run, parts: Sequence[Run], most: float) -> str:
     for gradient, *pieces in zip(whole.inputs, *(run.inputs for run in parts), strict=True):
         if any(_share(*pair, _largest(gradient)) > most for pair in _owned(gradient, pieces, parts)):
             return f"{WHERE} the gradients of its rows differ"
-    least = _SMALL * max(map(_largest, whole.weights), default=0.0)
+    least = (_SMALL if most < _FLOAT64 else _SMALL_ROUNDED) * max(map(_largest, whole.weights), default=0.0)
     for gradient, *pieces in zip(whole.weights, *(run.weights for run in parts), strict=True):
         if _share(gradient, _sum(pieces), least) > most:
             return f"{WHERE} the sum of its parameters' gradients differs"
