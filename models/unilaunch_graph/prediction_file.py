@@ -104,6 +104,8 @@ def _classes(part: Part, scores: Rows, file: Path) -> NDArray[Any] | None:
 
 def _tables(arrays: Arrays, names: Names) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the columns of some nodes at a time, by name."""
+    is_named = names.classes is not None and "classes" in arrays and arrays["classes"].ndim == 1
+    is_named = is_named and arrays["scores"].shape[1] <= len(names.classes or ())
     for begin in range(0, len(arrays["scores"]), _ROWS):
         rows = {name: array[begin : begin + _ROWS] for name, array in arrays.items()}
         nodes = np.arange(begin, begin + len(rows["scores"]))
@@ -112,7 +114,6 @@ def _tables(arrays: Arrays, names: Names) -> Iterator[dict[str, NDArray[Any]]]:
             table["name"] = np.array([str(names.nodes[node]) for node in nodes])
         if "classes" in rows:
             classes = rows["classes"]
-            is_named = names.classes is not None and classes.ndim == 1 and classes.max() < len(names.classes)
             named = {"class": np.array(names.classes)[classes]} if is_named else _columns("class", classes, names)
             table |= named
         table["split"] = _USES[rows["split"]]

@@ -108,6 +108,7 @@ def describe_exception(
         together: Whether all ranks fail in the same way.
         told: Whether the rank itself has shown why.
     """
+    error = _first_of(error)
     phase, progress = split_phase(doing)
     begun = Step.last_from_facts(progress) is not None
     return Failure(
@@ -122,6 +123,17 @@ def describe_exception(
         told=told,
         final=isinstance(error, UnilaunchError) and error.final,
     )
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Return the error of the user's on whose way out of a block a rank has called another collective than the others.
+
+    So does `finally: ug.torch.barrier(part)`. Other errors are returned as they are.
+    """
+    before = error.__context__ if isinstance(error, MixedCallsError) else None
+    while before and (isinstance(before, UnilaunchError) or type(before).__module__.startswith("mpi4py")):
+        before = before.__context__
+    return before or error
 
 
 def _message(error: BaseException) -> str:

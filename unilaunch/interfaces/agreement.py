@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from socket import gethostname
 from typing import TypeVar, cast
 
-from unilaunch.errors import RefusedTogetherError, UnilaunchError, one_line
+from unilaunch.errors import MixedCallsError, RefusedTogetherError, UnilaunchError, one_line
 from unilaunch.interfaces.backend import Peers
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ def together(peers: Peers) -> Iterator[None]:
     refused: UnilaunchError | None = None
     try:
         yield
+    except MixedCallsError:  # the others are in another collective, and would not come here
+        raise
     except UnilaunchError as error:
         refused = error
     agree(peers, refused)
@@ -51,6 +53,8 @@ def attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
     """Call *step*, and return its value and its error; one of the two is None."""
     try:
         return step(), None
+    except MixedCallsError:
+        raise
     except UnilaunchError as error:
         return None, error
 
@@ -63,5 +67,7 @@ def alike(step: Callable[[], T]) -> T:
     """
     try:
         return step()
+    except MixedCallsError:
+        raise
     except UnilaunchError as error:
         raise RefusedTogetherError(str(error), error.exit_code) from None

@@ -15,9 +15,10 @@ from typing import ClassVar
 from zlib import crc32
 
 from unilaunch.errors import MixedCallsError
+from unilaunch.json_value import JsonValue
 
 #: How many of the newest calls are kept in memory.
-KEPT = 64
+KEPT = 128
 _NUMBER = struct.Struct("@Q")  # native: written in one piece
 _BEGIN = _NUMBER.size
 #: Bytes of the names of purposes.
@@ -53,7 +54,7 @@ def name_kind(kind: int, names: Sequence[str], *, whole: bool = False) -> str:
         names: The names of the purposes from 2 on.
         whole: Whether the operation is named too.
     """
-    purpose, operation = kind >> 3, _OPERATIONS[kind & 7]
+    purpose, operation = kind >> 3, dict(enumerate(_OPERATIONS)).get(kind & 7, "another collective")
     if purpose == NONE:
         return operation
     named = dict(enumerate(names, END + 1)) | {END: "the end of its program"}
@@ -112,6 +113,23 @@ class CallLog:
     def hash(self) -> int:
         """Return a hash of all calls: ranks that have made the same ones have the same hash."""
         return crc32(self._kinds, self._chain)
+
+    def agreed(self, rank: int, word: int, answers: Sequence[JsonValue]) -> list[JsonValue]:
+        """Return the values of an agreement, each of which came as [word, value].
+
+        Raises:
+            MixedCallsError: A rank has sent that of another call.
+        """
+        values = []
+        for other, answer in enumerate(answers):
+            match answer:
+                case [int(theirs), value] if theirs == word:
+                    values.append(value)
+                case [int(theirs), _]:
+                    raise self.mixed_up(rank, word, other, theirs % (_NUMBERS * _KINDS))
+                case _:
+                    raise self.mixed_up(rank, word, other, None)
+        return values
 
     def mixed_up(self, rank: int, word: int, other: int, others_word: int | None) -> MixedCallsError:
         """Return the error of this rank, which got a message of another call.

@@ -193,13 +193,14 @@ class MpiPeers(Peers):
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
-        self.calls.begin(Operation.AGREE)
-        message = json.dumps(value).encode()
+        word = self.calls.begin(Operation.AGREE)
+        message = json.dumps([word, value]).encode()
         sizes = array("i", [0] * self.comm.size)
         _settle(self.comm.Iallgather(array("i", [len(message)]), sizes))
         received = bytearray(sum(sizes))
         _settle(self.comm.Iallgatherv(message, [received, list(sizes)]))
-        return [json.loads(received[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        answers = [json.loads(received[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        return self.calls.agreed(self.comm.rank, word, answers)
 
     def reaches_all(self, patience: float) -> bool:
         """Return whether the ranks reach each other within so many seconds; MPI itself would wait for ever."""
@@ -253,9 +254,7 @@ class MpiCollectives(Collectives):
     @override
     def all_reduce(self, buffer: Any) -> None:
         word = self.calls.begin(Operation.ALL_REDUCE)
-        if not buffer.flags.forc:
-            raise ValueError("all_reduce: the array is not contiguous")
-        flat = buffer.ravel("K")
+        flat = _flat("all_reduce", buffer)
         checked = flat.size % _SIZES << 15 | word
         if flat.nbytes > _SMALL or flat.itemsize < _LEAST_ITEM:
             self._check(word, checked)
@@ -317,13 +316,24 @@ class MpiCollectives(Collectives):
     def broadcast(self, buffer: Any, root: int) -> None:
         word = self.calls.begin(Operation.BROADCAST)
         self._check(word, buffer.size % _SIZES << 15 | word)
-        for piece in _pieces(buffer.reshape(-1)):
+        for piece in _pieces(_flat("broadcast", buffer)):
             self.comm.Bcast(piece, root=root)
 
     @override
     def barrier(self) -> None:
         word = self.calls.begin(Operation.BARRIER)
         self._check(word, word)
+
+
+def _flat(name: str, buffer: Any) -> Any:
+    """Return the array with one axis, in its own memory.
+
+    Raises:
+        ValueError: It is not contiguous.
+    """
+    if not buffer.flags.forc:
+        raise ValueError(f"{name}: the array is not contiguous")
+    return buffer.ravel("K")
 
 
 def _pieces(rows: Any) -> "list[Any]":
@@ -383,5 +393,7 @@ class _MpiExchange(Exchange):
     def _compare(self) -> None:
         word = self.word
         for (rank, rows), status in zip(self.arriving, self.statuses, strict=False):
+            if status.tag < 0:  # it is still on its way, where another message has failed
+                continue
             if status.tag != word or status.count != rows.nbytes:
                 raise self.collectives.calls.mixed_up(self.collectives.rank, word, rank, status.tag)

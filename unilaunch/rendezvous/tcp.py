@@ -29,8 +29,12 @@ from unilaunch.record import Record
 from unilaunch.rendezvous.boards import Board, Contact, listen_for_ranks
 
 _SIZE = struct.Struct("!Q")
-#: Before the bytes of each message of a collective: the word of the call (`CallLog.begin`), and how many bytes follow.
+#: Before the bytes of each message of a collective: the type of its numbers and the word of the call
+#: (`CallLog.begin`), and how many bytes follow.
 _HEADER = struct.Struct("!IQ")
+_WORD = 0x7FFF
+#: Of two types of 64 bits that a memoryview names differently, the one that stands for both.
+_SAME_AS = {"q": "l", "Q": "L"}
 #: Pieces that one system call sends or receives.
 _AT_ONCE = 16
 #: Most bytes of one rank's value; rank 0's answer holds the values of all ranks.
@@ -147,16 +151,18 @@ class TcpPeers(Peers):
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
-        self.calls.begin(Operation.AGREE)
-        message = json.dumps(value).encode()
+        word = self.calls.begin(Operation.AGREE)
+        message = json.dumps([word, value]).encode()
         if self.rank:
             _send(self.connections[0], message)
-            return _read_values(_receive(self.connections[0], 0, _LARGEST * self.size))
+            return self.calls.agreed(
+                self.rank, word, _read_values(_receive(self.connections[0], 0, _LARGEST * self.size))
+            )
         others = [_receive(self.connections[rank], rank, _LARGEST) for rank in range(1, self.size)]
         answer = b"[" + b",".join([message, *others]) + b"]"
         for rank in range(1, self.size):
             _send(self.connections[rank], answer)
-        return _read_values(answer)
+        return self.calls.agreed(self.rank, word, _read_values(answer))
 
     @override
     def collectives(self) -> Collectives:
@@ -331,16 +337,22 @@ class TcpCollectives(Collectives):
 
     def _send(self, buffer: Any, rank: int) -> list[_Piece]:
         view = _bytes_of(buffer)
-        pieces = [_Piece(memoryview(_HEADER.pack(self.word, view.nbytes))), _Piece(view)] if view.nbytes else []
+        header = self._header(buffer, view.nbytes)
+        pieces = [_Piece(memoryview(header)), _Piece(view)] if view.nbytes else []
         self.sending[rank].extend(pieces)
         return pieces
 
     def _receive(self, buffer: Any, rank: int) -> list[_Piece]:
         view = _bytes_of(buffer)
-        header = _HEADER.pack(self.word, view.nbytes)
+        header = self._header(buffer, view.nbytes)
         pieces = [_Piece(memoryview(bytearray(_HEADER.size)), header), _Piece(view)] if view.nbytes else []
         self.receiving[rank].extend(pieces)
         return pieces
+
+    def _header(self, buffer: Any, size: int) -> bytes:
+        """Return what stands before a message: the type of its numbers and the call's word, and how many bytes follow."""
+        kind = memoryview(buffer).format[-1]
+        return _HEADER.pack(ord(_SAME_AS.get(kind, kind)) << 16 | self.word, size)
 
     def _wait(self, pieces: Sequence[_Piece]) -> None:
         while any(piece.left for piece in pieces):
@@ -402,7 +414,7 @@ class TcpCollectives(Collectives):
 
     def _mixed_up(self, rank: int, header: _Piece) -> MixedCallsError:
         (word, _), (others_word, _) = _HEADER.unpack(header.header), _HEADER.unpack(header.view)
-        return self.calls.mixed_up(self.rank, word, rank, others_word)
+        return self.calls.mixed_up(self.rank, word & _WORD, rank, others_word & _WORD)
 
 
 def _move_on(queue: deque[_Piece], count: int) -> list[_Piece]:

@@ -94,6 +94,7 @@ class Torch(network.Framework):
 
     @override
     def function(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+        layer = getattr(layer, "_orig_mod", layer)  # of torch.compile
         if isinstance(layer, torch.nn.Module):
             return MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
         return layer

@@ -273,7 +273,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         if func in self.DROPOUTS:
-            return args[0] if args else options["input"]
+            return (args[0] if args else options["input"]).clone()
         if func is functional.scaled_dot_product_attention:
             args, options = (*args[:4], 0.0, *args[5:])[: len(args)], {**options, "dropout_p": 0.0}
             options = {name: value for name, value in options.items() if name != "dropout_p" or len(args) < 5}  # noqa: PLR2004
@@ -291,7 +291,8 @@ def shared(model: torch.nn.Module, most: int) -> dict[int, Any]:
 
 
 def _draws() -> tuple[Any, ...]:
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.random.get_state()[1].tobytes()  # type: ignore[index]  # noqa: NPY002
+    kind, keys, *places = np.random.get_state(legacy=True)  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, keys.tobytes(), *places  # type: ignore[union-attr]
 
 
 def name_of(model: Callable[..., Any]) -> str:

@@ -19,7 +19,7 @@ from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.dispatch import install, on_part
 from unilaunch_graph.torch.eager import is_eager
-from unilaunch_graph.torch.exactness import Check, clear_caches
+from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
@@ -30,8 +30,6 @@ from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, ref
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import sum_rows
 
-#: Names the part that a module is distributed on: the id of its halo exchange, which the bound methods keep alive.
-_MARK = "_unilaunch_part"
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
@@ -59,7 +57,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     """
     if refusals := list(find_refusals(model)):
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
-    if hasattr(model, _MARK):
+    if hasattr(model, DISTRIBUTED):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
     inside = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
@@ -74,7 +72,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
             _let_know(module, part)
     follow_dropouts(model, part)
     _check_calls(model, part, checked)
-    setattr(model, _MARK, id(part.exchange))
+    setattr(model, DISTRIBUTED, id(part.exchange))
     broadcast_first_state(model, part)
     return model
 
@@ -121,7 +119,7 @@ def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
     Raises:
         SpecError: It is distributed on another part.
     """
-    mark = getattr(module, _MARK, None)
+    mark = getattr(module, DISTRIBUTED, None)
     if mark not in {None, id(part.exchange)}:
         raise SpecError(
             f"ug.torch.distribute: {type(module).__name__} is distributed on another part: make a model for each part, "
@@ -291,4 +289,4 @@ def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..
 def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any], part: GraphPart) -> None:
     """Set a method on *module*; a deep copy of the module gets the method bound to the copy."""
     setattr(module, name, MethodType(function, module))
-    setattr(module, _MARK, id(part.exchange))
+    setattr(module, DISTRIBUTED, id(part.exchange))

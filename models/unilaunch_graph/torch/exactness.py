@@ -38,6 +38,8 @@ from unilaunch_graph.torch.ranks import Ranks
 
 #: Where PyG's layers keep what they made of the edges.
 _CACHES = frozenset({"_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"})
+#: Names the part that a module is distributed on: the id of its halo exchange, which the bound methods keep alive.
+DISTRIBUTED = "_unilaunch_part"
 #: Bytes of a verdict that are sent.
 _LONGEST = 2000
 _LEAVE_OUT = "check=False of ug.torch.distribute leaves this check out"
@@ -89,6 +91,9 @@ class Check:
         self.part = part
         self.plain, self.reason = model, ""
         self.seen: set[object] = set()
+        if isinstance(model, torch.nn.Module) and any(DISTRIBUTED in vars(one) for one in model.modules()):
+            self.reason = "a module in it was distributed before: check a model that is not"
+            return
         try:
             if isinstance(model, torch.nn.Module):
                 self.plain = copy.deepcopy(model, shared(model, most=0))
@@ -116,6 +121,7 @@ class Check:
         self.seen.add(key)
         finding, text = self.verdict(model, args, options).of_all(self.part.ranks)
         if finding is Finding.DIFFERS and self.part.world_size > 1:
+            self.seen.discard(key)  # the next call is as wrong
             raise SpecError(text)
         if finding is Finding.DIFFERS:
             warnings.warn(text, stacklevel=4)
@@ -182,7 +188,8 @@ def clear_caches(model: torch.nn.Module) -> None:
 @contextmanager
 def _process_kept() -> Iterator[None]:
     """Set back what belongs to the process: generators, torch's default type, modes and compiled functions."""
-    with _PROCESS, torch.inference_mode(mode=False), _eager():
+    hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)  # not checkpoint's
+    with _PROCESS, torch.inference_mode(mode=False), torch.device("cpu"), hooks, _eager():
         states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (the script's own)
         dtype, simulated = torch.get_default_dtype(), SIMULATED.get()
         try:

@@ -36,7 +36,8 @@ def _in_float32(exact: Forward) -> Forward:
 def pyg_batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """PyG's BatchNorm: its `allow_single_element` is about all ranks' rows."""
     inner = module.module
-    if module.allow_single_element and count_elements(rows[:, :1], ranks) <= 1:
+    of_rows = module.training or inner.running_mean is None
+    if of_rows and module.allow_single_element and count_elements(rows[:, :1], ranks) <= 1:
         return functional.batch_norm(
             rows, inner.running_mean, inner.running_var, inner.weight, inner.bias, training=False, eps=inner.eps
         )

@@ -26,6 +26,7 @@ from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
 from unilaunch_graph.torch.blocks import ON_BLOCK
+from unilaunch_graph.torch.dispatch import RUNNING, on_part
 from unilaunch_graph.torch.part import GraphPart
 
 #: Functions that drop single elements, or whole channels: all elements of a row's column.
@@ -44,7 +45,7 @@ _SATURATION = 1.7580993408473766
 #: Functions with a dropout of their own.
 _RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 #: Lists of edges of other lengths that are remembered.
-_MOST_LISTS = 16
+_MOST_LISTS = 4
 _OF_EACH_RANK = "each rank drops elements of its own, so the curve depends on the number of ranks"
 
 _logger = logging.getLogger("unilaunch_graph")
@@ -205,7 +206,8 @@ class Dropouts(TorchFunctionMode):
         ids = sources, targets, _repeats(edges, self.part.num_owned + self.part.num_halo)
         if len(self.lists) >= _MOST_LISTS:
             self.lists.clear()
-        self.lists[edges.shape[1]] = edges.clone(), ids
+        if edges.device.type == "cpu":
+            self.lists[edges.shape[1]] = edges.clone(), ids
         return ids
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -313,7 +315,7 @@ class _Segment:
     """A function under `torch.utils.checkpoint`: when it is called again in backward, it draws what it has drawn."""
 
     def __init__(self) -> None:
-        self.running = _RUNNING.get()
+        self.running, self.part, self.edges = _RUNNING.get(), RUNNING.part, _EDGES.get()
         self.starts: dict[Dropouts, _Place] = {}
 
     @contextmanager
@@ -330,15 +332,16 @@ class _Segment:
 
         def recompute(*args: Any, **options: Any) -> Any:
             places = {dropouts: dropouts.place for dropouts in self.starts}
-            tokens = _RUNNING.set(self.running), _SEGMENTS.set(())
+            tokens = _RUNNING.set(self.running), _SEGMENTS.set(()), _EDGES.set(self.edges)
             for dropouts, place in self.starts.items():
                 dropouts.place = place
             try:
                 with _mode_of(self.running):
-                    return function(*args, **options)
+                    return on_part(function, self.part)(*args, **options)
             finally:
                 _RUNNING.reset(tokens[0])
                 _SEGMENTS.reset(tokens[1])
+                _EDGES.reset(tokens[2])
                 for dropouts, place in places.items():
                     dropouts.place = place
 

@@ -74,6 +74,9 @@ def main(collectives: Any) -> None:
         for first, second in permutations(group, 2):
             apart = mpi.MpiCollectives(collectives.comm.Dup())  # what a pair leaves behind reaches no other
             told += _is_told(apart, group, first, second)
+    wide = np.asfortranarray(np.full((3, 2), float(collectives.rank)))
+    collectives.broadcast(wide, 1)
+    assert (wide == 1).all()
     mpi._MOST = 64
     mpi._SMALL = 0
     for size in (1, 16, 17, 1000):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from delays import is_delayed
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
-from unilaunch.interfaces.calls import CallLog
+from unilaunch.interfaces.calls import CallLog, Operation
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine import connections
 from unilaunch.machine.connections import WELCOME, Caller, call, new_secret
@@ -535,12 +535,31 @@ def test_different_collectives_end_in_one_line_that_names_both(first: str, secon
     assert any(" at test_tcp.py:" in error for error in errors)
 
 
-def test_one_collective_with_arrays_of_different_sizes_is_no_sum() -> None:
+@pytest.mark.parametrize("arrays", [(np.ones(3), np.ones(4)), (np.ones(3), np.ones(3, np.int64))], ids=["size", "type"])
+def test_one_collective_with_different_arrays_is_no_sum(arrays: tuple[Any, Any]) -> None:
     def work(peers: TcpPeers) -> None:
-        _sum(cast("TcpCollectives", peers.collectives()), 3 + peers.rank, Purpose.SUM_RANKS)
+        collectives = peers.collectives()
+        collectives.calls.purpose = Purpose.SUM_RANKS
+        collectives.all_reduce(arrays[peers.rank].copy())
 
     with pytest.raises(MixedCallsError, match=r"sum_ranks \(collective 2\) got arrays of other sizes or dtypes"):
         _on_ranks(2, work)
+
+
+def test_agreements_are_told_apart_by_their_numbers() -> None:
+    """The value of a later one would be taken for that of an earlier one."""
+
+    def work(peers: TcpPeers) -> str:
+        try:
+            for turn in range(2 + peers.rank):
+                if not (peers.rank and turn == 1):
+                    peers.calls.begin(Operation.BARRIER)
+                peers.share(turn)
+        except (MixedCallsError, PeerLostError) as error:
+            return str(error)
+        return ""
+
+    assert any("different collectives" in error for error in _on_ranks(2, work))
 
 
 def test_a_rank_that_calls_a_collective_alone_is_told_by_the_number() -> None:
