@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
     from unilaunch_graph.partition.part import Part
 
-FORMAT = 3
+FORMAT = 4
 #: What a parameter's name is followed by in the three rows of numbers.
 _ROWS = ("", ".first_moment", ".second_moment")
 #: The keys of the file's metadata: the history as JSON, and the SHA-256 of that text and of all tensors.

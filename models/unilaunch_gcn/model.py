@@ -75,7 +75,7 @@ class GcnModel(Model):
 
     @override
     def again(self, options: "GcnSpec", *, fewer_ranks: bool) -> "GcnSpec":
-        update: dict[str, object] = {"resume": True, **({"num_parts": None} if fewer_ranks else {})}
+        update: dict[str, object] = {"resume": True, **({"num_parts": None, "owner": None} if fewer_ranks else {})}
         return options.model_copy(update=update)
 
     @override

@@ -187,6 +187,8 @@ def _refuse_no_files(options: PlanSpec) -> None:
     for option, path in (("--plot ", options.plot), ("--rankfile ", options.rankfile)):
         if path:
             refuse_no_file(path, option)
+    if options.owner:
+        raise SpecError(f"--owner {options.owner}: plan cuts the graph itself, into several numbers of parts")
     if options.plot and find_spec("plotly") is None:
         raise PluginError("--plot: plotly is not installed: pip install 'unilaunch[report]'")
 

@@ -59,7 +59,11 @@ class PredictCommand(Command):
         parameters, history = load_weights(file)
         decided = history["decided"]
         _refuse_others(file, decided, trained, seed, options.folder)
-        changed = {"precision": decided["precision"], "split_seed": _split_seed(options, trained, decided)}
+        changed = {
+            "precision": decided["precision"],
+            "split_seed": _split_seed(options, trained, decided),
+            "owner": None,
+        }
         trained = trained.model_copy(update=changed)
         if options.embeddings and trained.layers == 1:
             raise SpecError("--embeddings: the network has one layer, so there is nothing but scores")

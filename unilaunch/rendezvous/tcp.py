@@ -350,7 +350,7 @@ class TcpCollectives(Collectives):
         return pieces
 
     def _header(self, buffer: Any, size: int) -> bytes:
-        """Return what stands before a message: the type of its numbers and the call's word, and how many bytes follow."""
+        """Return what stands before a message: the type of its numbers, the call's word, and how many bytes follow."""
         kind = memoryview(buffer).format[-1]
         return _HEADER.pack(ord(_SAME_AS.get(kind, kind)) << 16 | self.word, size)
 

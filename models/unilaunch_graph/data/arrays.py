@@ -5,13 +5,13 @@ import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 
 #: The words of bfloat16, which numpy does not know: in a file their type says so by the name of its field.
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
@@ -286,9 +286,10 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> 
     unpacked = folder / f"{member.CRC:08x}.{Path(member.filename).name}"
     if not unpacked.exists():
         folder.mkdir(exist_ok=True)
-        with archive.open(member) as source, NamedTemporaryFile(dir=folder, prefix=".", delete=False) as aside:
-            shutil.copyfileobj(source, aside, _COPIED)
-        Path(aside.name).rename(unpacked)
+        with folder_beside(unpacked) as aside:
+            with archive.open(member) as source, (aside / "array").open("wb") as copy:
+                shutil.copyfileobj(source, copy, _COPIED)
+            (aside / "array").rename(unpacked)
     return unpacked
 
 

@@ -167,7 +167,7 @@ def _cut_aside(
     with tempfile.TemporaryDirectory(prefix="unilaunch-") as folder:
         given, made = Path(folder, "graph.npz"), Path(folder, "owner.npy")
         np.savez(given, indptr=graph.indptr, indices=graph.indices, weights=weights)
-        line = [sys.executable, "-m", __name__, name, str(num_parts), str(given), str(made)]
+        line = [sys.executable, "-P", "-m", __name__, name, str(num_parts), str(given), str(made)]
         try:
             ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=PATIENCE)
         except subprocess.TimeoutExpired:

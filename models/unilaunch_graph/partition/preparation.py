@@ -165,6 +165,8 @@ def _read_owner(path: Path, num_parts: int) -> Owner:
     except (OSError, ValueError, EOFError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise InputError(f"owner {path}: cannot be read: {reason}: expected a rank for each node") from None
+    if not isinstance(given, np.ndarray):
+        raise InputError(f"owner {path}: holds several arrays: expected one")
     if given.dtype.kind not in "iu" or given.ndim != 1:
         raise InputError(
             f"owner: expected a rank for each node, whole numbers (num_nodes,), not {given.dtype} {given.shape}"

@@ -17,6 +17,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from glob import escape
@@ -168,8 +169,9 @@ def find_cut(root: Path, num_parts: int, data: str) -> Path | None:
     """
     for path in root.glob(f"*-{num_parts}-*/data/{data[:16]}.json"):
         files = [(Path(one.path), one.sha256) for one in _read(path, _nodes).files.values()]
-        if all(file.exists() and hash_file(file) == sha256 for file, sha256 in files):
-            return path.parents[1]
+        with suppress(OSError):  # of another user's closed folder: this user's files are elsewhere
+            if all(file.exists() and hash_file(file) == sha256 for file, sha256 in files):
+                return path.parents[1]
     return None
 
 
@@ -381,7 +383,11 @@ class PartReader:
         Raises:
             InputError: A file is missing or damaged, or does not fit the graph.
         """
-        next(self._reading)
+        try:
+            next(self._reading)
+        except (OSError, ValueError) as error:  # a file is gone or shorter meanwhile, or its disk fails
+            where = getattr(error, "filename", None) or "a file of the nodes"
+            raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
     def part(self) -> Part:
         """Return the part, after the last step."""
@@ -470,7 +476,7 @@ def _room(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
     if size <= _SHARE * min(memory, memory_limit() or memory):
         return np.empty(shape, kind)
     try:
-        with tempfile.TemporaryDirectory(prefix="unilaunch-") as folder:
+        with tempfile.TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as folder:
             return map_new_file(Path(folder, "rows.npy"), kind, shape)
     except OSError as error:
         where = f"{tempfile.gettempdir()}: no room for {size / 1e9:.1f} GB of a rank's rows"

@@ -110,7 +110,7 @@ def test_edited_metadata_are_damage(change: Callable[[dict[str, Any]], None], tm
 def test_another_versions_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not damaged: in one line, and it stays."""
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "FORMAT", 4)
+        patched.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
         path = Writer(tmp_path, LAYERS, 3).save(_state(2))
     with pytest.raises(InputError, match=r"has format 4, .* reads format 3: .* another --checkpoint-dir") as refusal:
         checkpoint.newest(tmp_path, LAYERS)
