@@ -271,8 +271,8 @@ def _end_together(peers: Peers) -> None:
     called, peers.calls.purpose = peers.calls.hash(), END
     if len({*map(str, peers.share(called))}) > 1:
         raise MixedCallsError(
-            "the ranks have called different collectives, before their last ones: what they have computed is wrong: all "
-            "ranks must call the same ones in the same order"
+            "the ranks have called different collectives before their last ones: what they have computed is wrong: "
+            "all ranks must call the same ones in the same order"
         )
 
 
