@@ -73,15 +73,15 @@ class PredictCommand(Command):
         member = join("cpu")
         as_given = takes_edges_as_given(trained)
         part = part_of(member, trained, as_given=as_given, check=partial(refuse_negative_weights, trained))
-        if not options.dataset and part.inputs_sha256 != decided[INPUTS]:
-            raise InputError(
-                f"the edges or features of {trained.dataset} have another content than when {file} was trained: "
-                f"restore them, or say that you mean these with --dataset {trained.dataset}"
-            )
         if not options.dataset and decided.get(DIRECTED, part.is_directed) != part.is_directed:
             raise InputError(
                 f"{file} was trained with other --edges than the spec in {options.folder} says: name the output folder "
                 "of the model's run"
+            )
+        if not options.dataset and part.inputs_sha256 != decided[INPUTS]:
+            raise InputError(
+                f"the edges or features of {trained.dataset} have another content than when {file} was trained: "
+                f"restore them, or say that you mean these with --dataset {trained.dataset}"
             )
         part = _as_trained(part, trained, parameters, decided)
         if member.world.rank == 0 and file.name != BEST and has_val_loss(history["evaluations"]):

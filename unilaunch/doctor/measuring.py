@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from unilaunch.interfaces.backend import Collectives, Peers
+from unilaunch.interfaces.calls import CallLog
 from unilaunch.json_value import JsonValue
 
 _WINDOWS = 3
@@ -134,6 +135,7 @@ class _Pair:
     """This rank and a partner. The rank with the lower number sends first, and measures the times."""
 
     def __init__(self, collectives: Collectives, size: int, rank: int, partner: int) -> None:
+        collectives.calls = CallLog()  # of this pair: the other ranks make other calls meanwhile
         self.collectives, self.begins = collectives, rank < partner
         self.nothing = np.empty(0, np.uint8)
         self.none = [0] * size

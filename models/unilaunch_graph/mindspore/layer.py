@@ -26,7 +26,7 @@ class _AddBias(nn.Cell):  # type: ignore[misc]
     def bprop(self, rows: Tensor, bias: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002  (MindSpore's signature)
         """Return the gradients of both."""
         wide = widened(grad)
-        return grad, ops.mm(ops.ones((1, len(grad)), wide.dtype), wide)[0].astype(bias.dtype)
+        return grad, ops.mm(ops.ones((1, len(grad)), wide.dtype), wide).reshape(-1).astype(bias.dtype)
 
 
 class _MindSpore:

@@ -94,7 +94,7 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     lambda told: told["losses"].pop(),
     lambda told: told["evaluations"][0].update(val_loss=0.1),
     lambda told: told["decided"].update(lr=0.1),
-    lambda told: told.update(format=4),
+    lambda told: told.update(format=checkpoint.FORMAT + 1),
 ], ids=["epoch", "losses", "evaluations", "decided", "format"])  # fmt: skip
 def test_edited_metadata_are_damage(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
     """Whatever the history says is covered by the checksum: weights of one epoch never go on as another's."""
@@ -112,7 +112,7 @@ def test_another_versions_checkpoint_is_refused(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
         path = Writer(tmp_path, LAYERS, 3).save(_state(2))
-    with pytest.raises(InputError, match=r"has format 4, .* reads format 3: .* another --checkpoint-dir") as refusal:
+    with pytest.raises(InputError, match=r"has format 5, .* reads format 4: .* another --checkpoint-dir") as refusal:
         checkpoint.newest(tmp_path, LAYERS)
     assert "\n" not in str(refusal.value)
     assert path.exists()

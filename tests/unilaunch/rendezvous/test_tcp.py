@@ -76,7 +76,8 @@ def _on_ranks(
 
 @contextmanager
 def closing_all(peers: TcpPeers) -> Iterator[TcpPeers]:
-    """Close what a process that ends would leave to the system."""
+    """Close what a process that ends would leave to the system; each rank has a log of its own, as in a process."""
+    peers.calls = CallLog()
     opened = list(peers.connections.values())
     make = peers.collectives
 
