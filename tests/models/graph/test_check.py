@@ -435,3 +435,28 @@ def test_a_large_model_is_not_checked() -> None:
             ug.check(Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)), part, part.x, part.edge_index)
 
     on_parts(WHOLE, 1, work)
+
+
+def test_a_call_that_was_refused_is_refused_again() -> None:
+    """A notebook's cell that runs twice, or a script that catches the error."""
+
+    def work(part: GraphPart) -> None:
+        model = ug.distribute(WRONG["F.normalize"](), part)
+        for _ in range(2):
+            with pytest.raises(SpecError, match="not exact"):
+                model(part.x.float(), part.edge_index)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_numbers_of_numpy_are_drawn_numbers() -> None:
+    """Also where they leave most of the generator's state as it was."""
+
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.from_numpy(np.random.rand(len(x), 1))  # noqa: NPY002  (as scripts do)
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(ug.NotCheckedError, match="random"):
+            ug.check(noisy, part, part.x)
+
+    on_parts(WHOLE, 1, work)
