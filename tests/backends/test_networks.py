@@ -111,6 +111,7 @@ def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.Monk
     np.testing.assert_allclose(network.evaluate(), expected.evaluate(), rtol=1e-6)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("dropout", [0, 0.25, 0.5])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

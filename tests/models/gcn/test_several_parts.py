@@ -232,6 +232,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         np.testing.assert_allclose(others, counts, rtol=1e-6)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "options", [{"layers": 3}, {"layers": 3, "dropout": 0}, {"layers": 4, "residual": True}], ids=str
 )

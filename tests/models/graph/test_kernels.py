@@ -27,6 +27,7 @@ from unilaunch_graph.kernels.portable import (
     to_bfloat16,
 )
 
+pytestmark = pytest.mark.system  # a compiler of C
 F32 = np.dtype(np.float32)
 PORTABLE = PortableKernels(F32)
 

@@ -67,6 +67,7 @@ def test_threads_that_begin_later_keep_torchs_number() -> None:
         torch.set_num_threads(number)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["C", "FBGEMM", "SciPy"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (70, 3), (300, 7), (5000, 16), (2100, 41), (4097, 128), (90, 301)])
@@ -87,6 +88,7 @@ def test_blocks_give_the_product(name: str, threads: int, rows: int, width: int)
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["C", "FBGEMM", "SciPy"])
 def test_a_rank_may_have_no_column(name: str) -> None:
     """Where ranks divide fewer columns than they are; FBGEMM refuses an array of this form."""

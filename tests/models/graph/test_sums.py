@@ -420,6 +420,7 @@ def test_second_derivatives_are_exact() -> None:
     on_parts(WHOLE, PARTS, work)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("num_edges", [500, 1 << 17], ids=["portable", "C"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("mean", [False, True])

@@ -36,6 +36,7 @@ def no_thread_is_left() -> Iterator[None]:
         assert not thread.is_alive(), thread
 
 
+@pytest.mark.system
 def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with collecting(log) as url, exporting(url, lambda: JOB, print):
@@ -48,6 +49,7 @@ def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path) -> None
     assert re.search(r"unilaunch\.restarts_total\n(.*\n){3}.*IsMonotonic: true", log.read_text())
 
 
+@pytest.mark.system
 def test_the_user_names_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "night shift")
     with collecting(tmp_path / "log") as url, exporting(url, lambda: JOB, print):
@@ -105,6 +107,7 @@ def _seconds_of_the_end(url: str, tell: Any) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.system
 def test_label_sets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that names a figure anew at each step; the figures that are known still go out."""
     monkeypatch.setattr(otlp, "_MOST_SERIES", 20)
