@@ -157,6 +157,14 @@ def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_gradient_of_mindspore_is_open() -> None:
+    """A test whose network raises leaves MindSpore in the middle of a gradient, for the tests after it."""
+    if api := sys.modules.get("mindspore.graph.api"):
+        api._pynative_executor.clear_res()
+        api._pynative_executor.set_grad_flag(False)
+
+
+@pytest.fixture(autouse=True)
 def no_signal_is_ignored_or_blocked() -> Iterator[None]:
     """A test may not leave a signal ignored or blocked: the programs that later tests start would inherit that."""
     before = _deaf_to()

@@ -13,6 +13,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
+from mindspore.graph.api import _pynative_executor
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -191,7 +192,12 @@ class _Simulation:
 
         rows = [Tensor(np.zeros(1, np.float32)), *(values[at] for at in places)]
         differentiated = ms.value_and_grad(forward, tuple(range(len(rows))), parameters or None, has_aux=True)
-        (_, *outputs), found = differentiated(*rows)
+        try:
+            (_, *outputs), found = differentiated(*rows)
+        except Exception:
+            _pynative_executor.clear_res()  # a function that raises leaves MindSpore in the middle of a gradient
+            _pynative_executor.set_grad_flag(False)
+            raise
         if journal is not None:
             journal.end()
         inputs, weights = found if parameters else (found, ())
