@@ -40,6 +40,7 @@ def join_through_store(
         if backend_name not in {None, own, "mccl"}:  # before the store: a second `init` would not find the others there
             raise RuntimeError(f"MindSpore's backend on {target} is {own!r}, not {backend_name!r}: call init()")
         store = _store(resolve(rendezvous.address)[0], world, peers)
+        peers.share(None)  # MindSpore looks 20 times for each rank's address, then it fails: all ranks begin together
         with _short_sleeps():
             management._init_with_store(backend_name or own, PATIENCE, world.size, world.rank, store)  # noqa: SLF001
 
@@ -74,14 +75,15 @@ def _serve(address: str, size: int, kind: Any) -> tuple[Any, int | None]:
 def _short_sleeps() -> Iterator[None]:
     """Shorten MindSpore's sleeps of 3 s between two checks for the other ranks; a signal ends a sleep early.
 
-    A script that has set an alarm of its own keeps it: then the sleeps stay as they are.
+    The first sleep ends after 0.1 s, each further one after 0.5 s: MindSpore counts its checks, so that a rank that is
+    late by 20 sleeps fails the job. A script that has set an alarm of its own keeps it: then the sleeps stay as they are.
     """
     is_free = signal.getsignal(signal.SIGALRM) is not None and not any(signal.getitimer(signal.ITIMER_REAL))
     if threading.current_thread() is not threading.main_thread() or not is_free:
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.5)
     try:
         yield
     finally:
