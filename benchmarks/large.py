@@ -37,10 +37,10 @@ print(json.dumps({"seconds": time.perf_counter() - begin, "cut": cut}))
 LOAD = """
 import json, sys, time
 from pathlib import Path
-from unilaunch_graph.partition.store import load_part
-folder, print_ = sys.argv[1:]
+from unilaunch_graph.partition.store import Partition, load_part
+folder, print_, home = sys.argv[1:]
 begin = time.perf_counter()
-part = load_part(Path(folder), 0, 2, print_)
+part = load_part(Partition(Path(folder), print_, Path(home)), 0, 2)
 print(json.dumps({"seconds": time.perf_counter() - begin, "cut": len(part.halo_indices)}))
 """
 
@@ -67,7 +67,7 @@ def main() -> int:
     kept &= verdict("peak / the graph's bytes", peak / own, 3.0)
     folder = next(parts.glob("*/part.0")).parent
     nodes = next((folder / "data").iterdir())
-    loaded = json.loads(_run([sys.executable, "-c", LOAD, str(folder), nodes.stem])[0])
+    loaded = json.loads(_run([sys.executable, "-c", LOAD, str(folder), nodes.stem, str(graph.resolve())])[0])
     kept &= verdict("edges cut / METIS alone", loaded["cut"] / alone["cut"], 1.05)
     kept &= verdict("seconds to map a part", loaded["seconds"], 1.0)
     training = ["--hidden", "16", "--dropout", "0", "--threads", "1", "--epochs", str(chosen.epochs)]

@@ -65,7 +65,7 @@ def _hidden(data: list[str]) -> float:
         execute([*LINE, "2", *UNILAUNCH, "run", *options], 900)
         spec: dict[str, Any] = json.loads(Path(folder, "spec.json").read_text(encoding="utf-8"))
     partition = next(Path(spec["options"]["partition_dir"]).glob(f"{Path(spec['options']['dataset']).stem}-2-*"))
-    said = execute([*LINE, "2", *UNILAUNCH, "run", OVERLAP, "--", str(partition)], 300)
+    said = execute([*LINE, "2", *UNILAUNCH, "run", OVERLAP, "--", str(partition), spec["options"]["dataset"]], 300)
     return float(said.splitlines()[-1])
 
 

@@ -315,9 +315,9 @@ def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", fol
     heaviest = sorted(statistics.edges.argsort()[::-1][: min(_processors(), statistics.num_parts)].tolist())
     own = folder / str(statistics.num_parts)
     parts = split_parts(graph, order, heaviest)
-    origin = Origin("plan", *["plan"] * 4)
+    origin = Origin("plan", "plan", "plan", "plan", "plan", Path("/"))  # where its files are now
     write_parts(own, origin, parts)
-    write_nodes(own, origin, graph, folder / "nodes")
+    write_nodes(own, origin, graph, folder / "nodes", Log().say)
     return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
 
 

@@ -40,6 +40,7 @@ class Dataset:
         load: Reads it, edges as given. Raises InputError when the files are damaged or do not fit together.
         is_symmetric: Its edges are known to be symmetric before it is read.
         is_normalised: Each node's features are divided by their sum.
+        folder: The folder, resolved, in which its .npy files are mapped and stay: a partition has no copies of them.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Dataset:
     load: Callable[[], Graph]
     is_symmetric: bool = False
     is_normalised: bool = False
+    folder: Path | None = None
 
     @property
     def sha256(self) -> str:

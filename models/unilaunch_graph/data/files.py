@@ -76,7 +76,8 @@ def open_file(request: Request) -> Dataset:
     identity: dict[str, str | int | float] = {
         "name": "npz", "version": VERSION, **hashes, "split_seed": request.split_seed
     }  # fmt: skip
-    return Dataset(request.name, identity, partial(read_graph, path, request.split_seed))
+    folder = path.resolve() if path.is_dir() else None
+    return Dataset(request.name, identity, partial(read_graph, path, request.split_seed), folder=folder)
 
 
 def members(folder: Path) -> list[Path]:

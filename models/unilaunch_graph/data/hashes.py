@@ -66,6 +66,14 @@ def remember(name: Path, files: Iterable[Path], read: Callable[[], str]) -> str:
     return found
 
 
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is written to or replaced: its size, times and inode; None: it is not there."""
+    with suppress(OSError):
+        one = path.stat()
+        return one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino
+    return None
+
+
 def _state(files: Iterable[Path]) -> tuple[str, int]:
     """Return a text that another state of the files has not, and the newest of their times in nanoseconds."""
     states, newest = hashlib.sha256(), 0

@@ -80,7 +80,8 @@ def open_ogb(request: Request) -> Dataset:
     identity: dict[str, str | int | float] = {"name": "ogb", "version": VERSION, **hashes}
     if adds_reverse := folder.absolute().name in ONE_DIRECTION:
         identity["edges"] = "both directions"
-    return Dataset(request.name, identity, partial(read_ogb, folder, adds_reverse=adds_reverse))
+    load = partial(read_ogb, folder, adds_reverse=adds_reverse)
+    return Dataset(request.name, identity, load, folder=folder.resolve())
 
 
 def read_ogb(folder: Path, *, adds_reverse: bool) -> Graph:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from zlib import crc32
@@ -25,6 +25,7 @@ from unilaunch_graph.partition.partitioners import PATIENCE, Assignment, assign,
 from unilaunch_graph.partition.statistics import halo_size
 from unilaunch_graph.partition.store import (
     Origin,
+    Partition,
     PartReader,
     find_cut,
     fingerprint_of,
@@ -72,21 +73,6 @@ class Ranks(Protocol):
         """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition on disk.
-
-    Attributes:
-        folder: The folder of the cut.
-        fingerprint: The fingerprint of the data set and the options from which it is made.
-        data_sha256: SHA-256 of the data set's content, the same for any number of parts.
-    """
-
-    folder: Path
-    fingerprint: str
-    data_sha256: str
-
-
 def prepare(
     options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False, check: Check | None = None
 ) -> Partition:  # fmt: skip
@@ -116,9 +102,9 @@ def prepare(
     form = {"edges": "as given"} if as_given and not dataset.is_symmetric else {}
     data = fingerprint_of({**dataset.identity, **cut, **form, **({"gdc": asdict(how)} if how else {})})
     root, name = _root(options), Path(dataset.name).stem
-    if folder := _looked_up(root, num_parts, data):
+    if folder := _looked_up(root, num_parts, data, dataset.folder):
         log.say(f"partition: {folder}")
-        return Partition(folder, data, dataset.sha256)
+        return Partition(folder, data, dataset.folder, dataset.sha256)
     if options.parallel != "tensor" and owner is None:
         load_partitioner(options.partitioner)  # refused before any file is read
     for older in older_partitions(root, name, num_parts):
@@ -130,7 +116,7 @@ def prepare(
     edges = hash_edges(graph)
     trains = {"train": hash_array(graph.split == TRAIN)} if options.balance == "train" else {}
     fingerprint = fingerprint_of({"of": edges, **cut, **trains})
-    origin = Origin(dataset.name, edges, fingerprint, data, "none")
+    origin = Origin(dataset.name, edges, fingerprint, data, "none", dataset.folder)
     folder = next(root.glob(f"*-{num_parts}-{fingerprint[:12]}"), root / f"{name}-{num_parts}-{fingerprint[:12]}")
     said = "the cut of the same edges"
     if not folder.exists():
@@ -138,9 +124,11 @@ def prepare(
         write_parts(folder, replace(origin, partitioner=divided.partitioner), divided.parts, divided.adjacency)
         said = divided.said
     _refuse_incomplete(folder, num_parts)
-    write_nodes(folder, origin, graph, root / f"{name}-nodes")
+    if _open(options).identity != dataset.identity:  # else the hash of the old content would name the new one
+        raise InputError(f"{dataset.name}: was changed while it was read: start again")
+    write_nodes(folder, origin, graph, root / f"{name}-nodes", log.say)
     log.say(f"partition: {_parts(num_parts)}, {said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, data, dataset.sha256)
+    return Partition(folder, data, dataset.folder, dataset.sha256)
 
 
 def _identity(options: "DataSpec", num_parts: int, owner: Owner | None) -> dict[str, Any]:
@@ -190,14 +178,14 @@ def _root(options: "DataSpec") -> Path:
         ) from None
 
 
-def _looked_up(root: Path, num_parts: int, data: str) -> Path | None:
+def _looked_up(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
     """Return the folder of the cut if it is there, whole, with this data set.
 
     Raises:
         InputError: A part is missing, or the folder may not be entered.
     """
     try:
-        folder = find_cut(root, num_parts, data) if root.exists() else None
+        folder = find_cut(root, num_parts, data, home) if root.exists() else None
     except OSError as error:
         raise InputError(f"{root}: cannot be read: {error.strerror}: choose another --partition-dir") from None
     if folder:
@@ -279,16 +267,14 @@ def prepare_part(
         RefusedTogetherError: On every rank, with the error of one rank.
     """
     world = session.world
-    place: JsonValue = None
+    made = None
     with session.together("partition"):
         if world.rank == 0:
-            partition = prepare(options, world.size, session.log, as_given=as_given, check=check)
-            place = [str(partition.folder.absolute()), partition.fingerprint, partition.data_sha256]
-    folder, fingerprint, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
-    folder = _seen_here(folder, fingerprint, options, session, as_given=as_given)
+            made = prepare(options, world.size, session.log, as_given=as_given, check=check)
+    partition = _heard(session.peers.share(_told(made))[0])
+    partition = _seen_here(partition, options, session, as_given=as_given)
     with session.together("load part"):
-        checks = world.local_rank == 0
-        reader = PartReader.open(Path(folder), world.rank, world.size, fingerprint, checks_shared=checks)
+        reader = PartReader.open(partition, world.rank, world.size, checks_shared=world.local_rank == 0)
     for _ in range(reader.steps):
         with together(session.peers):
             reader.step()
@@ -297,28 +283,39 @@ def prepare_part(
         if check:
             check(part)
     _check_fit(part, session)
-    return replace(part, data_sha256=data_sha256)
+    return replace(part, data_sha256=partition.data_sha256)
 
 
-def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Ranks, *, as_given: bool) -> str:
-    """Return the partition's folder on this host; make the partition if rank 0's folder is not shared."""
+def _told(partition: Partition | None) -> JsonValue:
+    if partition is None:
+        return None
+    home = str(partition.home) if partition.home else None
+    return [str(partition.folder.absolute()), partition.fingerprint, home, partition.data_sha256]
+
+
+def _heard(told: JsonValue) -> Partition:
+    folder, fingerprint, home, data_sha256 = cast("tuple[str, str, str | None, str]", told)
+    return Partition(Path(folder), fingerprint, Path(home) if home else None, data_sha256)
+
+
+def _seen_here(partition: Partition, options: "DataSpec", session: Ranks, *, as_given: bool) -> Partition:
+    """Return the partition as this host finds it; make it if the host does not see rank 0's folders."""
     world = session.world
     with together(session.peers):
-        blind = not is_visible(Path(folder), world.rank, fingerprint)
+        blind = not is_visible(partition, world.rank)
     answers = cast("list[list[int]]", session.peers.share([world.node_rank, int(blind)]))
     hosts = {node for node, missing in answers if missing}
     if not hosts:
-        return folder
-    made = folder
+        return partition
+    made = partition
     with session.together("partition of this host"):
         if world.node_rank in hosts and world.local_rank == 0:
-            session.log.say(f"{world.host} does not see {folder}: making the partition here too")
-            partition = prepare(options, world.size, session.log, as_given=as_given)
-            made = str(partition.folder.absolute())
-            if partition.fingerprint != fingerprint:
+            session.log.say(f"{world.host} does not see {partition.folder}, or its data: making the partition here too")
+            made = prepare(options, world.size, session.log, as_given=as_given)
+            if made.fingerprint != partition.fingerprint:
                 raise InputError(f"{world.host}: the data set there is another than on rank 0's host: copy it over")
-    places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, made]))
-    return next(str(place) for node, local, place in places if node == world.node_rank and local == 0)
+    places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, _told(made)]))
+    return next(_heard(told) for node, local, told in places if node == world.node_rank and local == 0)
 
 
 def _check_fit(part: Part, session: Ranks) -> None:
@@ -364,15 +361,19 @@ def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Grap
     return read_dataset(find_dataset(options, log), diffusion_of(options), log, as_given=as_given)
 
 
+def _open(options: "DataSpec") -> Dataset:
+    return open_dataset(
+        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
+    )
+
+
 def find_dataset(options: "DataSpec", log: Log) -> Dataset:
     """Return the data set that *options* name; it is not read yet.
 
     Raises:
         InputError: There is no such data set.
     """
-    dataset = open_dataset(
-        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
-    )
+    dataset = _open(options)
     if dataset.is_normalised and options.normalize_features is None:
         log.say(
             f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "

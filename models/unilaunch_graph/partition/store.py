@@ -8,7 +8,8 @@
         cora-nodes/             features, labels, split, ... of all nodes, unless they are .npy files of the user's
 
 Every file has its size and SHA-256 in a manifest. A rank maps the arrays of its own part, and reads the rows of its
-nodes from files in the order of the user's nodes. A hash protects from damage only: the author of a harmful partition
+nodes from files in the order of the user's nodes. No manifest has an absolute path: the same content may lie in several
+folders, and each job reads its own. A hash protects from damage only: the author of a harmful partition
 computes it too. So arrays are checked to fit together before compiled code follows their indices.
 """
 
@@ -18,7 +19,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from glob import escape
 from itertools import pairwise
@@ -36,12 +37,12 @@ from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.arrays import check_csr, check_range
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.data.hashes import hash_file, read_hash, remember
+from unilaunch_graph.data.hashes import hash_file, read_hash, remember, stamp
 from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Adjacency, Part
 
 #: Raise it when a change writes other files for the same graph: partitions are then made again.
-FORMAT = 9
+FORMAT = 10
 MANIFEST = "manifest.json"
 #: Types and numbers of dimensions of the arrays that each part has, beside the further arrays of its edges.
 PART = {
@@ -68,11 +69,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file of one array: its size in bytes, the SHA-256 of its content, and its path if it is in no part's folder."""
+    """A file of one array.
+
+    Attributes:
+        size: Its bytes.
+        sha256: The SHA-256 of its content.
+        path: Of a file in no part's folder: relative to PARTITION_DIR, or to the data set's folder if *is_own*; in
+            `Nodes` that were read, where it is on this host.
+        is_own: The file is the user's.
+    """
 
     size: int
     sha256: str
     path: str = ""
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,7 @@ class Origin:
         cut: The fingerprint of the edges and of the options of the cut.
         data: The fingerprint of the whole data set and of the options.
         partitioner: Name and version of what decided who owns a node; "none" where ranks divide columns.
+        home: The data set's folder, resolved, whose .npy files stay there; None: all arrays are written.
     """
 
     source: str
@@ -92,6 +103,33 @@ class Origin:
     cut: str
     data: str
     partitioner: str
+    home: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition on disk, as a host finds it.
+
+    Attributes:
+        folder: The folder of the cut.
+        fingerprint: The fingerprint of the data set and the options from which it is made, by `fingerprint_of`.
+        home: The data set's folder on this host; None: no file of it is read.
+        data_sha256: SHA-256 of the data set's content, the same for any number of parts; "" if it is not needed.
+    """
+
+    folder: Path
+    fingerprint: str
+    home: Path | None = None
+    data_sha256: str = ""
+
+    @property
+    def nodes(self) -> "Nodes":
+        """What the data set gives to the nodes.
+
+        Raises:
+            InputError: The file that says so is missing or damaged.
+        """
+        return _read(nodes_file(self.folder, self.fingerprint), partial(_nodes, self.folder.parent, self.home))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +169,12 @@ class Nodes:
 
 
 def fingerprint_of(identity: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of values by name, and of this version's format."""
-    text = json.dumps({"format": FORMAT, **identity}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the SHA-256 of values by name, and of this version's format: another version makes other files."""
+    return _hash_values({"format": FORMAT, **identity})
+
+
+def _hash_values(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def hash_array(array: NDArray[Any]) -> str:
@@ -149,7 +190,7 @@ def hash_edges(graph: Graph) -> str:
     arrays: dict[str, NDArray[Any] | None] = {name: getattr(graph, name) for name in names}
     arrays |= {f"edge.{name}": array for name, array in graph.edge_arrays.items()}
     hashes = {name: hash_array(array) for name, array in arrays.items() if array is not None}
-    return fingerprint_of({"is_directed": graph.is_directed, **hashes})
+    return _hash_values({"is_directed": graph.is_directed, **hashes})
 
 
 def part_dir(folder: Path, index: int) -> Path:
@@ -162,29 +203,33 @@ def nodes_file(folder: Path, data: str) -> Path:
     return folder / "data" / f"{data[:16]}.json"
 
 
-def find_cut(root: Path, num_parts: int, data: str) -> Path | None:
-    """Return the folder of the cut with this data set.
+def find_cut(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
+    """Return the folder of the cut with this data set, whose own files are in *home*.
 
     None: there is none, or a file of the nodes is missing or has changed since: `write_nodes` puts that right.
     """
     for path in root.glob(f"*-{num_parts}-*/data/{data[:16]}.json"):
-        files = [(Path(one.path), one.sha256) for one in _read(path, _nodes).files.values()]
+        files = Partition(path.parents[1], data, home).nodes.files.values()
         with suppress(OSError):  # of another user's closed folder: this user's files are elsewhere
-            if all(file.exists() and hash_file(file) == sha256 for file, sha256 in files):
+            if all(_is_whole(Path(one.path), one.sha256) for one in files):
                 return path.parents[1]
     return None
 
 
-def is_visible(folder: Path, index: int, data: str) -> bool:
+def _is_whole(path: Path, sha256: str) -> bool:
+    return path.exists() and hash_file(path) == sha256
+
+
+def is_visible(partition: Partition, index: int) -> bool:
     """Return whether this host sees a part of a cut, and the files with the rows of its nodes.
 
     Raises:
         InputError: The file that names them is damaged.
     """
-    path = nodes_file(folder, data)
-    if not path.exists() or not part_dir(folder, index).is_dir():
+    folder = partition.folder
+    if not nodes_file(folder, partition.fingerprint).exists() or not part_dir(folder, index).is_dir():
         return False
-    return all(Path(one.path).exists() for one in _read(path, _nodes).files.values())
+    return all(Path(one.path).exists() for one in partition.nodes.files.values())
 
 
 def older_partitions(root: Path, name: str, num_parts: int) -> list[Path]:
@@ -254,27 +299,33 @@ def _store(folder: Path, arrays: _Arrays) -> dict[str, Stored]:
     return stored
 
 
-def write_nodes(folder: Path, origin: Origin, graph: Graph, beside: Path) -> None:
+def write_nodes(
+    folder: Path, origin: Origin, graph: Graph, beside: Path, say: Callable[[str], object]
+) -> None:  # fmt: skip
     """Write which files hold the rows of the nodes, and the arrays that are in no file yet.
 
     Args:
         folder: The folder of the cut.
         origin: From what it was made.
-        graph: The graph; an array that is mapped from a .npy file stays there.
-        beside: The folder of the other arrays; each is written once, for all cuts.
+        graph: The graph; an array that is mapped from a .npy file in `Origin.home` stays there.
+        beside: The folder of the other arrays, in PARTITION_DIR; each is written once, for all cuts.
+        say: Called with a line for each of their files that was damaged, and is written anew.
 
     Raises:
         InputError: A folder cannot be written.
     """
     try:
-        files = {name: _store_rows(name, array, beside) for name, array in _arrays_of_nodes(graph).items()}
+        files = {
+            name: _own_file(array, origin.home) or _store_rows(beside, name, array, say)
+            for name, array in _arrays_of_nodes(graph).items()
+        }
         inputs = {name: one.sha256 for name, one in files.items() if name.startswith("features")}
         nodes = Nodes(
             cut=origin.cut,
             num_classes=graph.num_classes,
             num_features=graph.num_features,
             split_sizes=graph.split_sizes,
-            inputs_sha256=fingerprint_of({"edges": origin.edges, **inputs}),
+            inputs_sha256=_hash_values({"edges": origin.edges, **inputs}),
             files=files,
         )
         path = nodes_file(folder, origin.data)
@@ -294,17 +345,30 @@ def _arrays_of_nodes(graph: Graph) -> dict[str, NDArray[Any]]:
     return arrays | {"features": graph.features}
 
 
-def _store_rows(name: str, array: NDArray[Any], beside: Path) -> Stored:
-    if path := _file_of(array):
-        return Stored(path.stat().st_size, hash_file(path), str(path))
+def _own_file(array: NDArray[Any], home: Path | None) -> Stored | None:
+    """Return the user's file if it holds exactly this array."""
+    path = _file_of(array)
+    if path is None or home is None:
+        return None
+    links = {link.resolve(): link for link in home.glob("*.npy")}
+    place = links.get(path, path)  # numpy names the file behind a link
+    if not place.is_relative_to(home):
+        return None
+    return Stored(path.stat().st_size, hash_file(place), str(place.relative_to(home)), is_own=True)
+
+
+def _store_rows(beside: Path, name: str, array: NDArray[Any], say: Callable[[str], object]) -> Stored:
+    """Write an array into its file, unless it is there, whole."""
     sha256 = hash_array(array)
-    path = beside.absolute() / f"{name}-{sha256[:16]}.npy"
-    if not path.exists():
+    path = beside / f"{name}-{sha256[:16]}.npy"
+    if not _is_whole(path, sha256):
+        if path.exists():
+            say(f"{path}: was damaged: written anew")
         beside.mkdir(parents=True, exist_ok=True)
         with folder_beside(path) as aside:
             np.save(aside / path.name, np.ascontiguousarray(array), allow_pickle=False)
             (aside / path.name).replace(path)
-    return Stored(path.stat().st_size, sha256, str(path))
+    return Stored(path.stat().st_size, sha256, f"{beside.name}/{path.name}")
 
 
 def _file_of(array: NDArray[Any]) -> Path | None:
@@ -314,19 +378,19 @@ def _file_of(array: NDArray[Any]) -> Path | None:
         mapped = mapped.base
     if not isinstance(mapped, np.memmap) or Path(mapped.filename or "").suffix != ".npy":
         return None
-    path, end = Path(str(mapped.filename)), mapped.offset + mapped.nbytes
+    path, end = Path(str(mapped.filename)).resolve(), mapped.offset + mapped.nbytes
     whole = (mapped.ctypes.data, mapped.shape, mapped.dtype, True)
     is_whole = (array.ctypes.data, array.shape, array.dtype, array.flags.c_contiguous) == whole
     return path if is_whole and path.stat().st_size == end else None
 
 
-def load_part(folder: Path, index: int, num_parts: int, data: str, *, checks_shared: bool = True) -> Part:
+def load_part(partition: Partition, index: int, num_parts: int) -> Part:
     """Return one part; the arguments are those of `PartReader.open`.
 
     Raises:
         InputError: As `PartReader.open` and `PartReader.step`.
     """
-    reader = PartReader.open(folder, index, num_parts, data, checks_shared=checks_shared)
+    reader = PartReader.open(partition, index, num_parts, checks_shared=True)
     for _ in range(reader.steps):
         reader.step()
     return reader.part()
@@ -336,36 +400,38 @@ class PartReader:
     """A part whose edges are mapped, and the rows of whose nodes are read step by step.
 
     The ranks of a host take each step at the same time. So the disk gives each piece of a file once, and the other
-    ranks find it in memory. Pieces are read in order: random rows of a network disk cost 16 times as much.
+    ranks find it in memory. Pieces are read in order: random rows of a network disk cost 16 times as much. In the last
+    step every file must be the one that was checked before the first: all ranks have then read the same.
 
     Attributes:
         steps: How often `step` must be called before `part`; the same for every part.
     """
 
     def __init__(
-        self, manifest: Manifest, nodes: Nodes, edges: _Arrays, adjacency: _Arrays, *, checks: bool
+        self, manifest: Manifest, nodes: Nodes, edges: _Arrays, adjacency: _Arrays, checked: Mapping[Path, object]
     ) -> None:  # fmt: skip
         self._manifest, self._nodes, self._edges, self._adjacency = manifest, nodes, edges, adjacency
+        self._checked = checked
         self._rows: dict[str, Any] = {}
-        self._reading = self._read(checks=checks)
-        self.steps = sum(_steps(one) for one in nodes.files.values())
+        self._reading = self._read()
+        self.steps = 1 + sum(_steps(one) for one in nodes.files.values())
 
     @classmethod
-    def open(cls, folder: Path, index: int, num_parts: int, data: str, *, checks_shared: bool) -> "PartReader":
+    def open(cls, partition: Partition, index: int, num_parts: int, *, checks_shared: bool) -> "PartReader":
         """Map the edges of a part, after checking every byte of them, unless that was done since the files changed.
 
         Args:
-            folder: The cut.
+            partition: The partition.
             index: Index of the part; files of other parts are not opened.
             num_parts: The number of parts that the cut must have.
-            data: The fingerprint of the data set, by `fingerprint_of`.
             checks_shared: Check what the parts share: the whole graph, and the files of the nodes. One rank of a host
-                need do so.
+                must do so.
 
         Raises:
             InputError: The part is missing or damaged, or was made from other data or options.
         """
-        own, nodes = part_dir(folder, index), _read(nodes_file(folder, data), _nodes)
+        folder, nodes = partition.folder, partition.nodes
+        own, whole = part_dir(folder, index), folder / "adjacency"
         manifest = _read(own / MANIFEST, _manifest)
         if (manifest.cut, manifest.num_parts, manifest.index) != (nodes.cut, num_parts, index):
             raise InputError(
@@ -373,9 +439,14 @@ class PartReader:
                 f"data or with other options than this run's part {index} of {num_parts}: delete {folder}, or name "
                 "another --partition-dir"
             )
+        files = [own / f"{name}.npy" for name in manifest.arrays]
+        if checks_shared:
+            files += [whole / f"{name}.npy" for name in manifest.shared]
+            files += [Path(one.path) for one in nodes.files.values()]
+        checked = {path: stamp(path) for path in files}
         edges = _load(own, manifest.arrays, partial(_check_part, num_nodes=manifest.num_nodes))
-        adjacency = _load(folder / "adjacency", manifest.shared, _check_adjacency if checks_shared else None)
-        return cls(manifest, nodes, edges, adjacency, checks=checks_shared)
+        adjacency = _load(whole, manifest.shared, _check_adjacency if checks_shared else None)
+        return cls(manifest, nodes, edges, adjacency, checked)
 
     def step(self) -> None:
         """Read the next rows.
@@ -410,11 +481,12 @@ class PartReader:
             inputs_sha256=nodes.inputs_sha256,
         )
 
-    def _read(self, *, checks: bool) -> Iterator[None]:
+    def _read(self) -> Iterator[None]:
         files, owned = self._nodes.files, self._edges["owned"]
         order = np.argsort(owned)
         ascending = owned[order]
         for name, one in files.items():
+            checks = Path(one.path) in self._checked
             whole = _map_rows(one, None if name in SPARSE else self._manifest.num_nodes, checks=checks)
             if name in SPARSE:
                 self._rows[name] = whole
@@ -428,6 +500,13 @@ class PartReader:
                 if {*SPARSE} <= self._rows.keys() and "features" not in self._rows:
                     self._rows["features"] = self._sparse_features(order, checks=checks)
                 yield
+        self._refuse_changed()
+        yield
+
+    def _refuse_changed(self) -> None:
+        for path, before in self._checked.items():
+            if stamp(path) != before:
+                raise InputError(f"{path}: was changed while it was read: start again")
 
     def _sparse_features(self, order: NDArray[np.int64], *, checks: bool) -> sp.csr_array:
         indptr, indices, data = (self._rows[name] for name in SPARSE)
@@ -530,9 +609,13 @@ def _manifest(content: dict[str, Any]) -> Manifest:
     return Manifest(**{**content, **tables})
 
 
-def _nodes(content: dict[str, Any]) -> Nodes:
+def _nodes(root: Path, home: Path | None, content: dict[str, Any]) -> Nodes:
     train, val, test = content["split_sizes"]
-    return Nodes(**{**content, "split_sizes": (train, val, test), "files": _table(content["files"])})
+    files = {
+        name: replace(one, path=str(((one.is_own and home) or root).absolute() / one.path))
+        for name, one in _table(content["files"]).items()
+    }
+    return Nodes(**{**content, "split_sizes": (train, val, test), "files": files})
 
 
 def _table(content: dict[str, Any]) -> dict[str, Stored]:

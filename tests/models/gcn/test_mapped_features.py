@@ -18,7 +18,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.partition.cut import order_nodes, split_parts
-from unilaunch_graph.partition.store import Origin, load_part, write_nodes, write_parts
+from unilaunch_graph.partition.store import Origin, Partition, load_part, write_nodes, write_parts
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)], ids=str)
@@ -27,10 +27,10 @@ def test_aggregated_once_from_a_file(dtype: FloatType, tmp_path: Path) -> None:
     plain = make_graph(9, [(0, 1), (1, 2), (3, 4), (2, 8)])
     x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32)
     graph = replace(plain, features=x)
-    origin = Origin("x", *["x"] * 4)
+    origin = Origin("x", "x", "x", "x", "x")
     write_parts(tmp_path / "p", origin, split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1)))
-    write_nodes(tmp_path / "p", origin, graph, tmp_path / "nodes")
-    part = load_part(tmp_path / "p", 0, 1, "x")
+    write_nodes(tmp_path / "p", origin, graph, tmp_path / "nodes", print)
+    part = load_part(Partition(tmp_path / "p", "x"), 0, 1)
     layers = plan_layers(GcnSpec(dropout=0), 70, graph.num_classes)
     config = NetworkConfig(layers, 0.0, 0, dtype)
     aggregate = aggregation_over_halo(

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,14 +27,23 @@ from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition import store
 from unilaunch_graph.partition.cut import Order, order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import Origin, load_part, nodes_file, part_dir, write_nodes, write_parts
+from unilaunch_graph.partition.store import (
+    Origin,
+    Partition,
+    PartReader,
+    load_part,
+    nodes_file,
+    part_dir,
+    write_nodes,
+    write_parts,
+)
 
 ORIGIN = Origin(source="ring", edges="edges", cut="cut", data="print", partitioner="pymetis 1")
 
 
 def _write(folder: Path, graph: Graph, parts: Iterable[Part], origin: Origin = ORIGIN) -> None:
     write_parts(folder, origin, parts)
-    write_nodes(folder, origin, graph, folder.with_name("nodes"))
+    write_nodes(folder, origin, graph, folder.with_name("nodes"), print)
 
 
 def _graph(*, sparse: bool = False) -> Graph:
@@ -64,7 +74,7 @@ def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa
     written = list(split_parts(graph, Order(nodes, np.argsort(nodes).astype(np.int32), np.array([0, 6, 12]))))
     _write(tmp_path / "ring", graph, written)
     for index, part in enumerate(written):
-        read = load_part(tmp_path / "ring", index, 2, "print")
+        read = load_part(Partition(tmp_path / "ring", "print"), index, 2)
         for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths"):
             np.testing.assert_array_equal(getattr(read, name), getattr(part, name))
             assert isinstance(getattr(read, name), np.memmap)
@@ -79,25 +89,25 @@ def test_a_part_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Another start maps it unread, and reads it once more when one of its files has changed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
     monkeypatch.setattr(hashes, "_SETTLED", -10_000_000_000)
-    load_part(folder, 0, 2, "print")
+    load_part(Partition(folder, "print"), 0, 2)
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        assert load_part(folder, 0, 2, "print").num_owned == 6
+        assert load_part(Partition(folder, "print"), 0, 2).num_owned == 6
     (labels,) = folder.with_name("nodes").glob("labels-*.npy")
     for path in (labels, part_dir(folder, 0) / "strengths.npy"):
         path.write_bytes(path.read_bytes()[:-1] + b"\x07")
         with pytest.raises(InputError, match=rf"{path.name}: damaged"):
-            load_part(folder, 0, 2, "print")
+            load_part(Partition(folder, "print"), 0, 2)
 
 
 def test_rows_are_read_piece_by_piece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank holds a few bytes of the file beside its own rows; many rows are mapped from a temporary file."""
-    whole = [load_part(folder, index, 2, "print") for index in range(2)]
+    whole = [load_part(Partition(folder, "print"), index, 2) for index in range(2)]
     monkeypatch.setattr(store, "_BLOCK", 50)
     monkeypatch.setattr(store, "_STEP", 100)
     monkeypatch.setattr(store, "_SHARE", 0.0)
     for part in whole:
-        read = load_part(folder, part.index, 2, "print")
+        read = load_part(Partition(folder, "print"), part.index, 2)
         np.testing.assert_array_equal(read.features, part.features)
         np.testing.assert_array_equal(read.labels, part.labels)
         assert isinstance(read.features, np.memmap)
@@ -113,12 +123,28 @@ def test_arrays_of_a_folder_stay_there_and_others_are_stored_once(tmp_path: Path
         graph = replace(_graph(), features=features, labels=np.load(tmp_path / "long.npy", mmap_mode="r")[4:16])
         for num_parts in (2, 3):
             order = order_nodes(graph, np.arange(12) % num_parts, num_parts)
-            _write(tmp_path / f"ring-{num_parts}", graph, split_parts(graph, order))
+            cut = Partition(tmp_path / f"ring-{num_parts}", "print", tmp_path)
+            _write(cut.folder, graph, split_parts(graph, order), replace(ORIGIN, home=tmp_path))
             for index in range(num_parts):
-                part = load_part(tmp_path / f"ring-{num_parts}", index, num_parts, "print")
+                part = load_part(cut, index, num_parts)
                 np.testing.assert_array_equal(part.features, graph.features[part.owned])
                 np.testing.assert_array_equal(part.labels, graph.labels[part.owned])
     assert sorted(path.name.partition("-")[0] for path in (tmp_path / "nodes").iterdir()) == ["labels", "split"]
+
+
+@pytest.mark.parametrize("name", ["labels", "features", "part.0/halo"])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_file_that_is_replaced_while_it_is_read_is_no_success(name: str, steps: int, folder: Path) -> None:
+    """Its hash was right at the beginning, and its size is."""
+    reader = PartReader.open(Partition(folder, "print"), 0, 2, checks_shared=True)
+    for _ in range(steps):
+        reader.step()
+    (path,) = (*folder.with_name("nodes").glob(f"{name}-*.npy"), *folder.glob(f"{name}.npy"))
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    other.rename(path)
+    with pytest.raises(InputError, match=rf"{path.name}: (was changed while it was read: start again|damaged)"):
+        deque(map(PartReader.step, [reader] * (reader.steps - steps)), maxlen=0)
 
 
 def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
@@ -128,7 +154,7 @@ def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
     written = _parts(sparse=True)
     _write(tmp_path / "ring", _graph(sparse=True), written)
     monkeypatch.setattr(edges, "WIDE", 4)
-    features = load_part(tmp_path / "ring", 0, 2, "print").features
+    features = load_part(Partition(tmp_path / "ring", "print"), 0, 2).features
     assert isinstance(features, sp.csr_array)
     assert features.indptr.dtype == np.int64
     assert abs(features - written[0].features).sum() == 0
@@ -139,7 +165,7 @@ def test_a_part_needs_no_other(folder: Path) -> None:
     for path in part_dir(folder, 0).iterdir():
         path.unlink()
     part_dir(folder, 0).rmdir()
-    assert load_part(folder, 1, 2, "print").index == 1
+    assert load_part(Partition(folder, "print"), 1, 2).index == 1
 
 
 def _flip(folder: Path) -> None:
@@ -209,7 +235,7 @@ def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], word
     """And what to do."""
     damage(folder)
     with pytest.raises(InputError, match=words) as refusal:
-        load_part(folder, 0, 2, "print")
+        load_part(Partition(folder, "print"), 0, 2)
     assert "\n" not in str(refusal.value)
     assert "delete" in str(refusal.value) or "put it back" in str(refusal.value)
 
@@ -217,7 +243,7 @@ def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], word
 def test_another_number_of_parts_is_refused(folder: Path) -> None:
     """Both numbers are named."""
     with pytest.raises(InputError, match=r"part 0 of 2 .* part 0 of 3"):
-        load_part(folder, 0, 3, "print")
+        load_part(Partition(folder, "print"), 0, 3)
 
 
 def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
@@ -277,7 +303,7 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
         written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
         _write(tmp_path / name, graph, written)
         for index, part in enumerate(written):
-            read = load_part(tmp_path / name, index, num_parts, "print")
+            read = load_part(Partition(tmp_path / name, "print"), index, num_parts)
             for field in fields(Part):
                 if field.name == "inputs_sha256":
                     continue
@@ -311,7 +337,7 @@ def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> Non
         if path.suffix == ".json" and path.read_bytes().split() == raw.split():
             return  # another white space between its values, or none at its end: it says the same
         with pytest.raises(InputError) as refusal:
-            load_part(fragile, 0, 2, "print")
+            load_part(Partition(fragile, "print"), 0, 2)
         assert "\n" not in str(refusal.value)
     finally:
         path.write_bytes(raw)
@@ -351,7 +377,7 @@ def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
         parts[0] = replace(parts[0], **{name: array})
     _write(tmp_path / "ring", graph, parts)
     with pytest.raises(InputError, match=words + ".*delete the partition"):
-        load_part(tmp_path / "ring", 0, 2, "print")
+        load_part(Partition(tmp_path / "ring", "print"), 0, 2)
 
 
 @pytest.mark.parametrize("name", ["owned", "send_counts"])
@@ -362,14 +388,14 @@ def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -
     del manifest["arrays"][name]
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"manifest\.json: damaged, its SHA-256"):
-        load_part(folder, 0, 2, "print")
+        load_part(Partition(folder, "print"), 0, 2)
 
 
 def test_the_name_of_the_data_may_be_no_utf_8(tmp_path: Path) -> None:
     """As a path in Latin-1 is. The checksum of other names stays what it was."""
     for name in ("gr\udce9", "gr\xe9"):
         _write(tmp_path / name, _graph(), _parts(), replace(ORIGIN, source=name))
-        assert load_part(tmp_path / name, 0, 2, "print").num_nodes == 12
+        assert load_part(Partition(tmp_path / name, "print"), 0, 2).num_nodes == 12
     told = json.loads((tmp_path / "gr\xe9" / "part.0" / "manifest.json").read_text())
     text = json.dumps({**told, "sha256": None}, ensure_ascii=False, separators=(",", ":"))
     wanted = hashlib.sha256(text.replace(',"sha256":null', "").encode()).hexdigest()

@@ -27,7 +27,7 @@ from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.partition import preparation, store
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import PartReader, load_part
+from unilaunch_graph.partition.store import Partition, PartReader, load_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
@@ -51,9 +51,9 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     checks: dict[int, bool] = {}
     opened = PartReader.open
 
-    def load(folder: Path, index: int, num_parts: int, data: str, *, checks_shared: bool) -> PartReader:
+    def load(partition: Partition, index: int, num_parts: int, *, checks_shared: bool) -> PartReader:
         checks[index] = checks_shared
-        return opened(folder, index, num_parts, data, checks_shared=checks_shared)
+        return opened(partition, index, num_parts, checks_shared=checks_shared)
 
     monkeypatch.setattr(PartReader, "open", load)
     draw = np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
         assert PartitionCommand().run(options) == 0
         for as_given in (False, True):
             kept[f"{name} {as_given}"] = [
-                load_part(partition.folder, index, 2, partition.fingerprint)
+                load_part(partition, index, 2)
                 for partition in [preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=as_given)]
                 for index in range(2)
             ]
@@ -233,7 +233,7 @@ def test_other_rows_on_the_same_edges_are_no_new_cut(name: str, tmp_path: Path) 
         before = now
         graph = open_dataset(options.dataset, tmp_path, None, 0, normalize_features=None).load()
         for index in range(2):
-            part = load_part(partition.folder, index, 2, partition.fingerprint)
+            part = load_part(partition, index, 2)
             np.testing.assert_array_equal(part.features, graph.features[part.owned])
             np.testing.assert_array_equal(part.labels, graph.labels[part.owned])
             np.testing.assert_array_equal(part.split, graph.split[part.owned])
@@ -244,18 +244,64 @@ def test_other_rows_on_the_same_edges_are_no_new_cut(name: str, tmp_path: Path) 
     assert len(list((tmp_path / "partitions").glob("*/part.0"))) == 1
 
 
-def test_a_folder_that_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
-    """Its content is the same, so the cut is; what its old place holds now is not read."""
-    old = _write_graph(tmp_path / "old")
-    options = DataSpec(dataset=str(old), data_dir=tmp_path)
+def test_jobs_that_stage_one_graph_each_read_their_own_folder(tmp_path: Path) -> None:
+    """They share the cut, at the same time too; a folder that is gone is its own job's alone. Links are followed."""
+    whole = _write_graph(tmp_path / "whole")
+    x = np.load(whole / "x.npy")
+    cuts = []
+    for job in "ab":
+        staged = tmp_path / job / "graph"
+        shutil.copytree(whole, staged)
+        if job == "b":
+            (staged / "x.npy").rename(tmp_path / "linked.npy")
+            (staged / "x.npy").symlink_to(tmp_path / "linked.npy")
+        options = DataSpec(dataset=str(staged), data_dir=tmp_path)
+        cuts += [preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True) for _ in range(2)]
+    assert len({(cut.folder, cut.fingerprint) for cut in cuts}) == 1
+    assert not list(tmp_path.glob("partitions/*-nodes/features-*"))
+    for cut in cuts:
+        part = load_part(cut, 0, 2)
+        np.testing.assert_array_equal(part.features, x[part.owned])
+    shutil.rmtree(tmp_path / "a")
+    np.testing.assert_array_equal(load_part(cuts[2], 1, 2).features, x[load_part(cuts[3], 1, 2).owned])
+    with pytest.raises(InputError, match=r"a/graph/[xy]\.npy: is missing"):
+        load_part(cuts[0], 0, 2)
+
+
+def test_a_graph_that_is_replaced_while_it_is_read_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new content was kept under the hash of the old, and read by every later job with the old."""
+    read, path = preparation.read_dataset, tmp_path / "own.npz"
+    options = DataSpec(dataset=str(path), data_dir=tmp_path)
+    old, new = ({"x": np.full((4, 2), x), "y": np.arange(4) % 2, "edge_index": np.eye(2, dtype=int)} for x in (1.0, 2))
+
+    def replaced(*given: Any, **named: Any) -> Graph:
+        np.savez(path, **new)
+        return read(*given, **named)
+
+    np.savez(path, **old)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "read_dataset", replaced)
+        with pytest.raises(InputError, match=r"own\.npz: was changed while it was read: start again"):
+            preparation.prepare(options, 1, Log(level="CRITICAL"))
+    for content in (old, new):
+        np.savez(path, **content)
+        part = load_part(preparation.prepare(options, 1, Log(level="CRITICAL")), 0, 1)
+        np.testing.assert_array_equal(part.features, content["x"])
+
+
+def test_a_damaged_copy_of_the_rows_is_named_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was kept, and refused at each start."""
+    options = DataSpec(dataset=str(_write_graph(tmp_path / "graph")), data_dir=tmp_path)
     first = preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
-    shutil.copytree(old, tmp_path / "new")
-    _write_graph(tmp_path / "old", x=np.zeros((60, 8)))
-    moved = options.model_copy(update={"dataset": str(tmp_path / "new")})
-    second = preparation.prepare(moved, 2, Log(level="CRITICAL"), as_given=True)
-    assert second == first
-    part = load_part(second.folder, 0, 2, second.fingerprint)
-    np.testing.assert_array_equal(part.features, np.load(tmp_path / "new" / "x.npy")[part.owned])
+    (split,) = (tmp_path / "partitions" / "graph-nodes").glob("split-*.npy")
+    whole = split.read_bytes()
+    split.write_bytes(whole[:-1] + b"\x07")
+    assert preparation.prepare(options, 2, Log(), as_given=True) == first
+    assert f"{split}: was damaged: written anew" in capsys.readouterr().err
+    assert split.read_bytes() == whole
+    assert load_part(first, 0, 2).num_nodes == 60
 
 
 def test_only_a_balance_of_training_nodes_asks_for_the_mask(tmp_path: Path) -> None:
@@ -267,14 +313,17 @@ def test_only_a_balance_of_training_nodes_asks_for_the_mask(tmp_path: Path) -> N
         assert len(list((tmp_path / "partitions").glob("*/part.0"))) == cuts
 
 
-def test_a_prediction_depends_on_edges_and_features_only(tmp_path: Path) -> None:
-    """`inputs_sha256` names them, for any partition."""
-    seen = []
-    for changed, num_parts in (({}, 2), ({"split": (0.2, 0.2, 0.6)}, 3), ({"x": np.ones((60, 8))}, 2)):
+def test_a_prediction_depends_on_edges_and_features_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`inputs_sha256` names them, for any partition, and in any version of the partition's files."""
+    seen, cuts = [], []
+    splits: dict[str, Any] = {"split": (0.2, 0.2, 0.6)}
+    for changed, num_parts, version in (({}, 2, 0), (splits, 3, 0), ({}, 2, 1), ({"x": np.ones((60, 8))}, 2, 0)):
+        monkeypatch.setattr(store, "FORMAT", store.FORMAT + version)
         options = DataSpec(dataset=str(_write_graph(tmp_path / "graph", **changed)), data_dir=tmp_path)
-        partition = preparation.prepare(options, num_parts, Log(level="CRITICAL"), as_given=True)
-        seen.append(load_part(partition.folder, 0, num_parts, partition.fingerprint).inputs_sha256)
-    assert seen[0] == seen[1] != seen[2]
+        cuts.append(preparation.prepare(options, num_parts, Log(level="CRITICAL"), as_given=True))
+        seen.append(load_part(cuts[-1], 0, num_parts).inputs_sha256)
+    assert seen[0] == seen[1] == seen[2] != seen[3]
+    assert cuts[0].folder != cuts[2].folder
 
 
 def test_a_partition_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -351,7 +400,14 @@ def test_ranks_of_a_host_read_rows_step_by_step(tmp_path: Path, monkeypatch: pyt
     for part in parts:
         np.testing.assert_array_equal(part.features, whole[part.owned])
     (split,) = (tmp_path / "partitions" / "graph-nodes").glob("split-*")
-    split.write_bytes(split.read_bytes()[:-1] + b"\x09")
+    opened = PartReader.open
+
+    def damaging(*given: Any, **named: Any) -> PartReader:
+        reader = opened(*given, **named)
+        split.write_bytes(split.read_bytes()[:-1] + b"\x09")
+        return reader
+
+    monkeypatch.setattr(PartReader, "open", damaging)
     with pytest.raises(RefusedTogetherError, match=r"split-.*damaged"):
         _prepare(options, ["a", "a", "b"], tmp_path / "again", as_given=True)
 
