@@ -1,6 +1,7 @@
 """The share of one rank: its nodes, their edges, and the rows that it exchanges with other ranks."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,7 +166,9 @@ def lonely_part(
 
 @dataclass(frozen=True, slots=True)
 class InEdges:
-    """All in-edges of a part's nodes, sorted by target and then by the source's global id, for any partition.
+    """All in-edges of a part's nodes, by target, then by the source's global id, then by the place in the user's list.
+
+    So the order is the same for any partition; edges without such places have no parallel ones.
 
     Attributes:
         ends: Source row and target row of each edge; source rows number the owned nodes, then the halo nodes.
@@ -201,8 +204,12 @@ def edge_ids(part: Part) -> NDArray[np.int64] | None:
     """Return the position of each of `merge_in_edges` in the user's list of edges; None: they are not the user's."""
     if EDGE_IDS not in part.owned_edge_arrays:
         return None
-    ids = np.concatenate([part.owned_edge_arrays[EDGE_IDS], part.halo_edge_arrays[EDGE_IDS]])
-    return ids[_ends(part)[1]].astype(np.int64)
+    ids: NDArray[np.int64] = _ids(part)[_ends(part)[1]].astype(np.int64)
+    return ids
+
+
+def _ids(part: Part) -> NDArray[Any]:
+    return np.concatenate([part.owned_edge_arrays[EDGE_IDS], part.halo_edge_arrays[EDGE_IDS]])
 
 
 def _ends(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -211,4 +218,7 @@ def _ends(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     targets = [np.repeat(nodes, np.diff(indptr)) for indptr in (part.owned_indptr, part.halo_indptr)]
     sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
     ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
-    return ends, np.lexsort((np.concatenate([part.owned, part.halo])[ends[0]], ends[1]))
+    keys = (np.concatenate([part.owned, part.halo])[ends[0]], ends[1])
+    if EDGE_IDS in part.owned_edge_arrays:  # SciPy has sorted each part's edges, and does not keep parallel ones in order
+        keys = (_ids(part), *keys)
+    return ends, np.lexsort(keys)
