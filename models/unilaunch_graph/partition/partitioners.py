@@ -4,6 +4,7 @@ A partitioner is an entry point of the group "unilaunch.partitioners". METIS run
 take minutes, or never end, so it runs in a process of its own, which is ended when its time is over.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.agent.processes import die_with
 from unilaunch.errors import InputError, PluginError
 from unilaunch.interfaces import plugins
 from unilaunch_graph.data.edges import edge_matrix, symmetric
@@ -167,7 +169,7 @@ def _cut_aside(
     with tempfile.TemporaryDirectory(prefix="unilaunch-") as folder:
         given, made = Path(folder, "graph.npz"), Path(folder, "owner.npy")
         np.savez(given, indptr=graph.indptr, indices=graph.indices, weights=weights)
-        line = [sys.executable, "-P", "-m", __name__, name, str(num_parts), str(given), str(made)]
+        line = [sys.executable, "-P", "-m", __name__, name, str(num_parts), str(given), str(made), str(os.getpid())]
         try:
             ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -182,8 +184,9 @@ def _cut_aside(
     return owner
 
 
-def _serve(name: str, num_parts: str, given: str, made: str) -> None:
-    """Cut a graph, as the process that `_cut_aside` starts."""
+def _serve(name: str, num_parts: str, given: str, made: str, parent: str) -> None:
+    """Cut a graph, as the process that `_cut_aside` starts: the kernel kills it when its rank is killed."""
+    die_with(int(parent))
     arrays = np.load(given)
     count = len(arrays["indptr"]) - 1
     graph = Graph(

@@ -1,7 +1,13 @@
 """Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,6 +207,58 @@ def test_edges_can_be_balanced_instead() -> None:
         return float(edges.max() / edges.mean())
 
     assert unevenness("edges") < unevenness("nodes")
+
+
+_RANK = """
+from graphs_by_hand import make_graph
+from unilaunch_graph.partition import partitioners
+partitioners.assign(make_graph(9, [(node, node + 1) for node in range(8)]), 2, "nodes", "endless")
+"""
+_ENDLESS = """
+import os, time
+from pathlib import Path
+from unilaunch_graph.partition.partitioners import Partitioner
+class Endless(Partitioner):
+    package = "numpy"
+    def cut(self, graph, num_parts, weights):
+        Path(os.environ["STARTED"]).write_text(str(os.getpid()))
+        time.sleep(600)
+"""
+
+
+def test_a_partitioner_ends_when_its_rank_is_killed(tmp_path: Path) -> None:
+    """It computed on, for up to ten minutes, beside the next attempt's."""
+    (tmp_path / "endless.py").write_text(_ENDLESS)
+    (tmp_path / "endless-1.dist-info").mkdir()
+    (tmp_path / "endless-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: endless\nVersion: 1\n")
+    (tmp_path / "endless-1.dist-info" / "entry_points.txt").write_text(
+        "[unilaunch.partitioners]\nendless = endless:Endless\n"
+    )
+    paths = [str(tmp_path), str(Path(__file__).parents[2])]
+    started = tmp_path / "started"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "STARTED": str(started)}
+    rank = subprocess.Popen([sys.executable, "-c", _RANK], env=environment)
+    try:
+        _wait_until(lambda: started.exists() and started.read_text() != "")
+        child = int(started.read_text())
+    finally:
+        rank.kill()
+        rank.wait()
+    _wait_until(lambda: not _lives(child))
+
+
+def _lives(process: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_weights_fit_into_the_numbers_of_metis() -> None:
