@@ -28,13 +28,15 @@ def folder_beside(result: Path) -> Iterator[Path]:
 
     A killed process removes nothing, so those that it left for the same result are removed here. A lock tells them from
     the folders of processes that are writing; it ends with its process. Where folders cannot be locked they all stay.
+    So do those of other hosts, whose locks some network file systems do not show here, and of before a new start.
 
     Raises:
         OSError: The folder cannot be made.
     """
-    for left in result.parent.glob(f".{glob.escape(result.name)}.{'[0-9a-f]' * 32}"):
+    name = f".{result.name}.{_kernel()}"
+    for left in result.parent.glob(f"{glob.escape(name)}.{'[0-9a-f]' * 32}"):
         _remove_if_left(left)
-    own = result.with_name(f".{result.name}.{uuid4().hex}")
+    own = result.with_name(f"{name}.{uuid4().hex}")
     own.mkdir()
     place = os.open(own, os.O_RDONLY)
     try:
@@ -44,6 +46,13 @@ def folder_beside(result: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(own, ignore_errors=True)
         os.close(place)
+
+
+def _kernel() -> str:
+    """Return what names this host's kernel since its start: all processes that see each other's locks have the same."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    return uuid4().hex[:8]  # a sandbox without it: nothing is removed
 
 
 def _remove_if_left(folder: Path) -> None:

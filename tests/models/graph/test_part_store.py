@@ -1,12 +1,14 @@
 """Parts on disk: whole or not at all, checked byte by byte, and nobody else's."""
 
+import fcntl
 import hashlib
 import json
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
+from unilaunch_graph import aside
 from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
@@ -279,6 +282,27 @@ def test_what_a_killed_process_wrote_is_removed_and_a_living_ones_stays(tmp_path
         write_parts(folder, ORIGIN, iter(_parts()))
         assert sorted(tmp_path.iterdir()) == [living, folder]
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_two_hosts_that_cut_at_once_make_one_whole_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the file system shows a lock on its own host only: the one removed what the other was writing."""
+    folder, host = tmp_path / "ring", ["a"]
+    monkeypatch.setattr(fcntl, "flock", lambda _place, _how: None)
+    monkeypatch.setattr(aside, "_kernel", lambda: host[0])
+
+    def parts() -> Iterator[Part]:
+        first, second = _parts()
+        yield first
+        host[0] = "b"
+        other.enter_context(folder_beside(folder))
+        yield second
+
+    with ExitStack() as other:
+        write_parts(folder, ORIGIN, parts())
+    write_parts(folder, ORIGIN, iter(_parts()))
+    write_nodes(folder, ORIGIN, _graph(), tmp_path / "nodes", print)
+    assert [load_part(Partition(folder, "print"), index, 2).num_owned for index in range(2)] == [6, 6]
+    assert {path.name for path in tmp_path.iterdir()} == {"ring", "nodes"}
 
 
 def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
