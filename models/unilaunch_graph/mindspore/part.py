@@ -22,7 +22,7 @@ from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.padding import padded
 from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
-from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of
+from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import InEdges, Part, edge_ids, merge_in_edges
 from unilaunch_mindspore.linear import Apply, OnHost, widened
@@ -134,7 +134,7 @@ def make_part(part: Part, ranks: Ranks, dtype: Any = None) -> GraphPart:
     return GraphPart(
         **fields_of(whole, ranks, edges, _tensors_of(dtype or ms.float32), is_weighted=bool(num_weights[0])),
         owned=whole.owned,
-        arrays=part,
+        arrays=without_rows(part),
         operators=_operators(whole, edges, ranks),
     )
 
@@ -160,7 +160,7 @@ def _tensors_of(dtype: Any) -> TensorTypes:
         return _tensor(array, ms.dtype_to_nptype(dtype))
 
     # MindSpore's cross entropy takes int32 alone.
-    return TensorTypes(_tensor, floats, partial(_tensor, dtype=np.int32), floats, _refuse_sparse)
+    return TensorTypes(_tensor, floats, floats, partial(_tensor, dtype=np.int32), floats, _refuse_sparse)
 
 
 def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:

@@ -1,7 +1,7 @@
 """One rank's part of a graph: the fields that it has in both frameworks."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -56,6 +56,9 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
         owned: Global ids of the owned nodes, in MindSpore a numpy array. (num_owned,) int64
         rank: Index of this rank.
         world_size: Number of ranks.
+        ranks: The other ranks.
+        arrays: The part's arrays on the host, without its dense features.
+        directory: Who owns each node.
     """
 
     x: Tensor
@@ -118,11 +121,12 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
 
 
 class TensorTypes(NamedTuple):
-    """Functions that return a copy of an array as a framework's tensor.
+    """Functions that return an array as a framework's tensor, which is a copy but for *features*.
 
     Attributes:
         exact: In the array's own type.
         floats: In the framework's default type of floats.
+        features: Of the nodes' dense features, likewise; it may use the array's memory.
         indices: Of nodes and classes, in the type that the framework's operators take.
         flags: Of 0 and 1 for each of several labels, likewise.
         sparse: Of a sparse matrix, with floats; raises InputError in a framework without sparse tensors.
@@ -130,6 +134,7 @@ class TensorTypes(NamedTuple):
 
     exact: Callable[[NDArray[Any]], Any]
     floats: Callable[[NDArray[Any]], Any]
+    features: Callable[[NDArray[Any]], Any]
     indices: Callable[[NDArray[Any]], Any]
     flags: Callable[[NDArray[Any]], Any]
     sparse: Callable[[sp.csr_array], Any]
@@ -166,7 +171,7 @@ def fields_of(part: Part, ranks: Any, edges: InEdges, tensors: TensorTypes, *, i
         **{name: getattr(part, name) for name in shared},
         "rank": ranks.rank,
         "world_size": ranks.size,
-        "directory": Directory(part, ranks),
+        "directory": Directory(without_rows(part), ranks),
         "ranks": ranks,
     }
 
@@ -178,10 +183,17 @@ _LABELS = {Task.CLASSES: "indices", Task.MULTILABEL: "flags", Task.REGRESSION: "
 def _features_of_nodes(part: Part, tensors: TensorTypes) -> Any:
     """Return the features, sparse or dense on all ranks alike."""
     if not isinstance(part.features, sp.csr_array):
-        return tensors.floats(part.features)
+        return tensors.features(part.features)
     if dense_size(part) > LARGEST_DENSE:
         return tensors.sparse(part.features)
-    return tensors.floats(part.features.toarray())
+    return tensors.features(part.features.toarray())
+
+
+def without_rows(part: Part) -> Part:
+    """Return *part* without its dense features, which are large, and of which the tensor *x* is enough."""
+    if isinstance(part.features, sp.csr_array):
+        return part
+    return replace(part, features=np.empty((0, part.num_features), part.features.dtype))
 
 
 def dense_size(part: Part) -> int:

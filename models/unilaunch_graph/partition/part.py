@@ -219,6 +219,8 @@ def _ends(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
     ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
     keys = (np.concatenate([part.owned, part.halo])[ends[0]], ends[1])
-    if EDGE_IDS in part.owned_edge_arrays:  # SciPy has sorted each part's edges, and does not keep parallel ones in order
+    if (
+        EDGE_IDS in part.owned_edge_arrays
+    ):  # SciPy has sorted each part's edges, and does not keep parallel ones in order
         keys = (_ids(part), *keys)
     return ends, np.lexsort(keys)

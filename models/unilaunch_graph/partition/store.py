@@ -455,7 +455,9 @@ class PartReader:
             InputError: A file is missing or damaged, or does not fit the graph.
         """
         try:
-            next(self._reading)
+            next(
+                self._reading, None
+            )  # the last step ends it: else it would keep the rows until Python looks for cycles
         except (OSError, ValueError) as error:  # a file is gone or shorter meanwhile, or its disk fails
             where = getattr(error, "filename", None) or "a file of the nodes"
             raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -501,7 +503,6 @@ class PartReader:
                     self._rows["features"] = self._sparse_features(order, checks=checks)
                 yield
         self._refuse_changed()
-        yield
 
     def _refuse_changed(self) -> None:
         for path, before in self._checked.items():

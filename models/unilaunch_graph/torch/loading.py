@@ -40,7 +40,7 @@ def load(
         PlacementError: This rank has no device of that kind.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
-    return make_part(*load_arrays(name, device, options), dtype)
+    return make_part(*load_arrays(name, device, options), dtype, keeps_rows=False)
 
 
 def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Ranks]:

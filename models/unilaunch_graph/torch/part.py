@@ -16,7 +16,7 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.data.arrays import BFLOAT16
-from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of
+from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of, without_rows
 from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.purpose import Purpose
@@ -164,13 +164,16 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype  # noqa: SLF001
 
 
-def make_part(part: Part, ranks: Ranks, dtype: torch.dtype | None = None) -> GraphPart:
+def make_part(
+    part: Part, ranks: Ranks, dtype: torch.dtype | None = None, *, keeps_rows: bool = True
+) -> GraphPart:  # fmt: skip
     """Return the part's arrays as tensors on the device of *ranks*. All ranks must call this.
 
     Args:
         part: The arrays.
         ranks: The other ranks.
         dtype: Of x, edge_weight, floating edge_attr and regression labels; None: torch's default type.
+        keeps_rows: The caller keeps `part.features`; False: x may have their memory.
 
     Raises:
         SpecError: *dtype* is no type of floats.
@@ -187,6 +190,11 @@ def make_part(part: Part, ranks: Ranks, dtype: torch.dtype | None = None) -> Gra
     def floats(array: NDArray[Any]) -> torch.Tensor:
         return tensor(array, kind)
 
+    def features(array: NDArray[Any]) -> torch.Tensor:
+        if keeps_rows or array.dtype == BFLOAT16 or not array.flags.writeable:
+            return floats(array)
+        return torch.from_numpy(array).to(ranks.device, kind)
+
     def sparse(matrix: sp.csr_array) -> torch.Tensor:
         entries = (tensor(matrix.indptr), tensor(matrix.indices), floats(matrix.data))
         with warnings.catch_warnings():  # torch calls the layout a beta, once in each process
@@ -197,9 +205,11 @@ def make_part(part: Part, ranks: Ranks, dtype: torch.dtype | None = None) -> Gra
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)])), Purpose.LOAD).item() > 0
     every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
-        **fields_of(part, ranks, edges, TensorTypes(tensor, floats, tensor, tensor, sparse), is_weighted=is_weighted),
+        **fields_of(
+            part, ranks, edges, TensorTypes(tensor, floats, features, tensor, tensor, sparse), is_weighted=is_weighted
+        ),
         owned=tensor(part.owned),
-        arrays=part,
+        arrays=without_rows(part),
         exchange=TensorHalo(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks),
     )
     _EDGES[id(made.edge_index)] = made.edge_index

@@ -1,5 +1,7 @@
 """What users of other libraries give, and what a part has of it: types, splits, unknown labels, no features."""
 
+import gc
+import tracemalloc
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -95,6 +97,23 @@ def test_edges_of_several_parts_are_the_users(tmp_path: Path) -> None:
     assert sorted(ids) == [*range(M)]
     np.testing.assert_array_equal(times, TIMES[ids])
     np.testing.assert_array_equal(targets, EDGES[1, ids])
+
+
+def test_features_are_held_once(tmp_path: Path) -> None:
+    """As x alone: not beside it as they were read, here in float64, which is memory of numpy's. Without gc's help."""
+    x = np.ones((4000, 256))
+    folder = ug.from_edges(EDGES, tmp_path / "own", x=x, y=np.arange(4000) % 2)
+    _load(folder, "torch")
+    gc.disable()
+    tracemalloc.start()
+    try:
+        part = _load(folder, "torch")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert torch.equal(part.x, torch.ones((4000, 256)))
+    assert held < x.nbytes / 2
 
 
 def test_parallel_edges_stand_in_one_order_on_every_cut(tmp_path: Path) -> None:
