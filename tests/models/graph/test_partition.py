@@ -226,7 +226,7 @@ class Endless(Partitioner):
 """
 
 
-def test_a_partitioner_ends_when_its_rank_is_killed(tmp_path: Path) -> None:
+def test_a_partitioner_ends_when_its_rank_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It computed on, for up to ten minutes, beside the next attempt's."""
     (tmp_path / "endless.py").write_text(_ENDLESS)
     (tmp_path / "endless-1.dist-info").mkdir()
@@ -236,8 +236,9 @@ def test_a_partitioner_ends_when_its_rank_is_killed(tmp_path: Path) -> None:
     )
     paths = [str(tmp_path), str(Path(__file__).parents[2])]
     started = tmp_path / "started"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "STARTED": str(started)}
-    rank = subprocess.Popen([sys.executable, "-c", _RANK], env=environment)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("STARTED", str(started))
+    rank = subprocess.Popen([sys.executable, "-c", _RANK])
     try:
         _wait_until(lambda: started.exists() and started.read_text() != "")
         child = int(started.read_text())
