@@ -52,6 +52,8 @@ _HEAP_OF_SUMS = 1.5
 _HEAP_OF_OWN_ROWS = 1.2
 #: Edges from which on the kernels in C multiply, which drop out the features without a copy.
 _MANY_EDGES = 1 << 17
+#: The share of the host's memory above which a part's features are mapped, as in `unilaunch_graph.partition.store`.
+_IN_MEMORY = 1 / 16
 #: Bytes of a number in the message of the all-reduce.
 _SUMMED = 8
 
@@ -68,6 +70,7 @@ class Share:
         sent: Rows that it sends in an exchange.
         edges: In-edges of the owned nodes.
         num_features: Columns of the features.
+        feature_type: Type of their numbers, as the user gave them.
         entries: Entries of sparse features; None: the features are dense.
         is_directed: The edges are kept by source too.
         has_weights: Each edge has a weight.
@@ -80,6 +83,7 @@ class Share:
     sent: int
     edges: int
     num_features: int
+    feature_type: "np.dtype[Any]"
     entries: int | None
     is_directed: bool
     has_weights: bool
@@ -170,20 +174,23 @@ def _graph(options: "TrainingSpec", share: Share) -> int:
 
 
 def _features(first: Layer, share: Share, item: int, *, drops: bool) -> float:
-    """Return the bytes of the features: as they are mapped from the part's file, and what an epoch makes of them."""
-    size = share.nodes * share.num_features
+    """Return the bytes of the features: as the part has them, and what an epoch makes of them."""
+    size, kind = share.nodes * share.num_features, share.feature_type
+    converted = 0 if (kind.kind, kind.itemsize) == ("f", item) else item  # bytes of a number that is copied for it
     if share.entries is not None and first.order != "aggregation first":
-        mapped = share.entries * (4 + 4) + 12 * share.nodes
+        mapped = share.entries * (4 + kind.itemsize) + 12 * share.nodes
         if first.order == "aggregated once":
             degree = share.edges / max(1, share.nodes)
-            return mapped + min(size, share.entries * (degree + 1)) * (item + 4)
-        copied = share.entries * (item if item > 4 else 0)  # noqa: PLR2004  (in the file they are float32)
-        return mapped + copied + share.entries * (item + 28) * drops  # with the hashes of each entry's dropout
-    mapped = size * 4 if share.entries is None else share.entries * 8 + size * item
-    copied = size * item if item > 4 and share.entries is None else 0  # noqa: PLR2004
+            return mapped + share.entries * converted + min(size, share.entries * (degree + 1)) * (item + 4)
+        # With the hashes of each entry's dropout.
+        return mapped + share.entries * (converted + (item + 28) * drops)
+    is_dense = share.entries is None
+    mapped = size * kind.itemsize if is_dense else (share.entries or 0) * (4 + kind.itemsize) + size * item
+    copied = size * converted * is_dense
     if first.order == "aggregated once":
-        own = mapped + copied if any(parameter.name == "self_weight" for parameter in first.parameters) else 0
-        return own + size * item
+        is_used = copied or any(parameter.name == "self_weight" for parameter in first.parameters)
+        is_read_once = not is_used and mapped > host_memory() * _IN_MEMORY
+        return mapped * (not is_read_once) + copied + size * item
     entering = share.rows[0] * share.num_features * item
     if first.order == "aggregation first":
         return mapped + copied + entering * (1 + drops)
@@ -311,7 +318,8 @@ def share_of_part(options: "TrainingSpec", part: "Part") -> Share:
     return Share(
         rows=[int(own.sum()) for own in flags] or [part.num_owned] * (options.layers + 1),
         nodes=part.num_owned, halo=part.num_halo, sent=len(part.send_rows), edges=part.num_edges,
-        num_features=part.num_features, entries=getattr(part.features, "nnz", None),
+        num_features=part.num_features, feature_type=part.features.dtype,
+        entries=getattr(part.features, "nnz", None),
         is_directed=part.is_directed, has_weights=len(part.owned_weights) + len(part.halo_weights) > 0,
         num_parts=part.num_parts,
     )  # fmt: skip
@@ -327,7 +335,8 @@ def share_of_graph(options: "TrainingSpec", graph: "Graph", num_parts: int) -> S
     return Share(
         rows=[int(own.sum()) // num_parts for own in flags] or [graph.num_nodes // num_parts] * (options.layers + 1),
         nodes=graph.num_nodes // num_parts, halo=0, sent=0, edges=len(graph.indices) // num_parts,
-        num_features=graph.num_features, entries=None if entries is None else entries // num_parts,
+        num_features=graph.num_features, feature_type=graph.features.dtype,
+        entries=None if entries is None else entries // num_parts,
         is_directed=graph.is_directed, has_weights=graph.weights is not None, num_parts=num_parts,
     )  # fmt: skip
 
@@ -354,7 +363,8 @@ def shares_of_parts(
             rows=[int(own[part]) for own in rows],
             nodes=int(statistics.nodes[part]), halo=int(statistics.halo[part]),
             sent=int(statistics.traffic[part].sum()), edges=int(statistics.edges[part]),
-            num_features=graph.num_features, entries=None if entries is None else int(entries[part]),
+            num_features=graph.num_features, feature_type=graph.features.dtype,
+            entries=None if entries is None else int(entries[part]),
             is_directed=graph.is_directed, has_weights=graph.weights is not None,
             num_parts=statistics.num_parts,
         )  # fmt: skip

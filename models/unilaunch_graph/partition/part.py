@@ -218,9 +218,7 @@ def _ends(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     targets = [np.repeat(nodes, np.diff(indptr)) for indptr in (part.owned_indptr, part.halo_indptr)]
     sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
     ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
-    keys = (np.concatenate([part.owned, part.halo])[ends[0]], ends[1])
-    if (
-        EDGE_IDS in part.owned_edge_arrays
-    ):  # SciPy has sorted each part's edges, and does not keep parallel ones in order
-        keys = (_ids(part), *keys)
+    keys: list[NDArray[Any]] = [np.concatenate([part.owned, part.halo])[ends[0]], ends[1]]
+    if EDGE_IDS in part.owned_edge_arrays:  # SciPy, which sorted the part's edges, does not keep parallel ones in order
+        keys.insert(0, _ids(part))
     return ends, np.lexsort(keys)

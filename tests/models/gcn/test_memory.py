@@ -14,7 +14,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.checkpoint import History
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, count_weights, plan_layers
-from unilaunch_gcn.memory import Share, forecast_memory, host_memory, refuse_graph, share_of_part
+from unilaunch_gcn.memory import Share, forecast_memory, host_memory, refuse_graph, share_of_graph, share_of_part
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.options import refuse_options
 from unilaunch_gcn.spec import GcnSpec
@@ -67,13 +67,30 @@ def test_rows_are_those_that_live_at_once(options: dict[str, Any]) -> None:
 def test_wide_weights_of_sparse_features(hidden: int, gigabytes: tuple[int, int]) -> None:
     """200,000 sparse columns: 28 bytes for each weight; of 4,000 hidden a run took 22 GiB and more."""
     share = Share(
-        rows=[2000] * 3, nodes=2000, halo=0, sent=0, edges=16_000, num_features=200_000, entries=60_000,
+        rows=[2000] * 3, nodes=2000, halo=0, sent=0, edges=16_000, num_features=200_000,
+        feature_type=np.dtype(np.float32), entries=60_000,
         is_directed=False, has_weights=False, num_parts=1,
     )  # fmt: skip
     spec = GcnSpec(hidden=hidden)
     memory = forecast_memory(spec, plan_layers(spec, 200_000, 5), share, "torch")
     assert gigabytes[0] < memory.peak / 1e9 < gigabytes[1]
     assert memory.features < 10_000_000
+
+
+@pytest.mark.parametrize(("kind", "precision", "bytes_each"), [
+    ("float32", "float32", 4), ("float64", "float32", 8 + 4), ("float16", "float32", 2 + 4),
+    ("int32", "float32", 4 + 4), ("float64", "float64", 8), ("float32", "float64", 4 + 8),
+])  # fmt: skip
+def test_features_count_in_their_own_type(kind: str, precision: str, bytes_each: int) -> None:
+    """The part keeps them as the user gave them, and a training in another type has a copy; A_hat X is another."""
+    graph = _graph(400, np.ones((400, 1000), kind))
+    part = next(split_parts(graph, order_nodes(graph, np.zeros(400, np.int64), 1)))
+    aggregated = {"float32": 4, "float64": 8}[precision]
+    for dropout, more in ((0.0, aggregated), (0.5, aggregated)):
+        spec = GcnSpec(hidden=16, precision=precision, dropout=dropout)
+        for share in (share_of_part(spec, part), share_of_graph(spec, graph, 1)):
+            features = forecast_memory(spec, plan_layers(spec, 1000, 5), share, "torch").features
+            assert features == 400 * 1000 * (bytes_each + more)
 
 
 class _Session:
