@@ -81,16 +81,16 @@ def test_wide_weights_of_sparse_features(hidden: int, gigabytes: tuple[int, int]
     ("float32", "float32", 4), ("float64", "float32", 8 + 4), ("float16", "float32", 2 + 4),
     ("int32", "float32", 4 + 4), ("float64", "float64", 8), ("float32", "float64", 4 + 8),
 ])  # fmt: skip
-def test_features_count_in_their_own_type(kind: str, precision: str, bytes_each: int) -> None:
+def test_features_count_in_their_own_type(kind: str, precision: Any, bytes_each: int) -> None:
     """The part keeps them as the user gave them, and a training in another type has a copy; A_hat X is another."""
     graph = _graph(400, np.ones((400, 1000), kind))
     part = next(split_parts(graph, order_nodes(graph, np.zeros(400, np.int64), 1)))
-    aggregated = {"float32": 4, "float64": 8}[precision]
-    for dropout, more in ((0.0, aggregated), (0.5, aggregated)):
+    aggregated = np.dtype(precision).itemsize
+    for dropout in (0.0, 0.5):
         spec = GcnSpec(hidden=16, precision=precision, dropout=dropout)
         for share in (share_of_part(spec, part), share_of_graph(spec, graph, 1)):
             features = forecast_memory(spec, plan_layers(spec, 1000, 5), share, "torch").features
-            assert features == 400 * 1000 * (bytes_each + more)
+            assert features == 400 * 1000 * (bytes_each + aggregated)
 
 
 class _Session:
