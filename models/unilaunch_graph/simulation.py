@@ -6,30 +6,37 @@ Where the ranks send something else than they have received, that is written int
 the end what is received is what is sent: the numbers are those of ranks that run at one time.
 """
 
-from collections.abc import Collection
+import random
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.errors import UnilaunchError
 from unilaunch_graph.arrays import Ids
-from unilaunch_graph.comparison import is_close
+from unilaunch_graph.comparison import WHERE, NotCheckedError, Run, difference, is_close
 from unilaunch_graph.data.edges import edges_as_given, loops_and_duplicates
 from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 NUM_PARTS = 3
+#: The fields of a part that have a row for each node, and for each edge.
+NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
+EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 #: How often the parts run, until they receive what they send.
-ROUNDS = 4
+_ROUNDS = 4
 #: Numbers of nodes of the parts: those that are no width of the network. A width could not be told from rows.
 _SIZES = (13, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _EDGES_PER_NODE = 3
 #: So many nodes of the real graph are looked at for loops and duplicates.
 _LOOKED_AT = 1 << 12
 _TRIES = 200
+#: Floats are varied by up to this share.
+_VARIED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,78 @@ def _lengths(source: Ids, target: Ids, owner: Ids) -> list[int]:
     return lengths
 
 
-class NotCheckedError(UnilaunchError):
-    """`check`: the network cannot be simulated; the message says why."""
+class RowDraw:
+    """Draws rows of the whole small graph from rows of the real one.
+
+    Args:
+        small: The small graph.
+        widths: Numbers that no mask selects: its rows could not be told from other ones.
+    """
+
+    def __init__(self, small: SmallGraph, widths: Collection[int]) -> None:
+        self.random = np.random.default_rng(0)
+        self.lengths = {"nodes": small.graph.num_nodes, "edges": len(small.graph.indices)}
+        self.told = {*widths, *self.lengths.values()}
+
+    def places(self, num_given: int, kind: str) -> Ids:
+        """Return which of the given rows stand for the "nodes", or the "edges"."""
+        return self.random.integers(0, num_given, self.lengths[kind])
+
+    def varied(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows with other floats. A mask selects as many rows as no other one, and about its share."""
+        if rows.dtype == bool and rows.ndim == 1:
+            free = set(range(1, len(rows))) - self.told
+            count = min(free, key=lambda one: abs(one - np.count_nonzero(rows)), default=len(rows) // 2)
+            self.told.add(count)
+            return self.random.permutation(np.arange(len(rows)) < count)
+        if rows.dtype.kind == "f":
+            return rows * (1 + _VARIED * self.random.random(rows.shape)).astype(rows.dtype)
+        return rows
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Set the generators of Python and numpy back at the end, and the rank that is simulated."""
+    states = random.getstate(), np.random.get_state(), SIMULATED.get()  # noqa: NPY002  (the script's own)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        SIMULATED.set(states[2])
+
+
+def difference_in_parts(
+    whole: Run, journal: "Journal", run_parts: Callable[[], list[Run]], tolerance: Callable[[], float],
+    explain: Callable[[str], str] = str,
+) -> str:  # fmt: skip
+    """Return where the numbers of parts differ from the whole's, in words; "" if they agree.
+
+    Args:
+        whole: The run on the whole.
+        journal: What a rank has exchanged that has all nodes; turned.
+        run_parts: Runs each part.
+        tolerance: Returns the largest difference, as a share of the largest number; the runs so far decide.
+        explain: Returns a difference of numbers with more words.
+
+    Raises:
+        NotCheckedError: The parts do not come to rest, or outputs cannot be compared.
+    """
+    try:
+        for _ in range(_ROUNDS):
+            runs = run_parts()
+            if is_settled := journal.turn(tolerance()):
+                break
+    except NotCheckedError:
+        raise
+    except OtherExchangesError as error:
+        return f"{WHERE} {error}"
+    except Exception as error:  # noqa: BLE001  (of the user's network)
+        return ": ".join([f"{WHERE} it raises {line_of(error)}", *getattr(error, "__notes__", [])])
+    found = difference(whole, runs, tolerance())
+    if not found and not is_settled:
+        raise NotCheckedError("its parts never receive what they send")
+    return explain(found) if found else ""
 
 
 class OtherExchangesError(RuntimeError):

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -19,26 +20,26 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_graph.comparison import WHERE, Array, RowIds, Run, difference
+from unilaunch_graph.comparison import Array, NotCheckedError, RowIds, Run, difference
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.simulation import (
+    EDGE_FIELDS,
+    NODE_FIELDS,
     NUM_PARTS,
-    ROUNDS,
     Journal,
     JournalRows,
-    NotCheckedError,
-    OtherExchangesError,
+    RowDraw,
     SmallGraph,
+    difference_in_parts,
     line_of,
+    process_kept,
 )
 
 _TOLERANCE = 1e-4
-_NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
-_EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 
 
 def check(network: Callable[..., Any], part: GraphPart, /, *args: Any, **options: Any) -> None:
@@ -46,7 +47,7 @@ def check(network: Callable[..., Any], part: GraphPart, /, *args: Any, **options
 
     It runs on a small random graph as a whole, and in three simulated parts. Outputs, gradients of the rows and sums of
     the parameters' gradients must agree to 1e-4 in float32. No parameter changes, and nothing is sent. A part that is
-    an argument, or an attribute of a cell, becomes the small graph's; dropout must be off.
+    an argument, or an attribute of a cell, becomes the small graph's.
 
     Args:
         network: A cell or a function, in PyNative mode.
@@ -56,7 +57,8 @@ def check(network: Callable[..., Any], part: GraphPart, /, *args: Any, **options
 
     Raises:
         SpecError: The numbers differ.
-        NotCheckedError: The network draws random numbers, or raises an error on the small graph.
+        NotCheckedError: The network draws random numbers (`nn.Dropout` in training mode too: take
+            `ug.mindspore.dropout`), or raises an error on the small graph.
     """
     only_pynative()
     name = type(network).__name__ if isinstance(network, nn.Cell) else getattr(network, "__name__", "network")
@@ -71,11 +73,11 @@ def check(network: Callable[..., Any], part: GraphPart, /, *args: Any, **options
 
 @contextmanager
 def _simulated() -> Iterator[None]:
-    before, state = SIMULATED.get(), ms.get_rng_state()
+    state = ms.get_rng_state()
     try:
-        yield
+        with process_kept():
+            yield
     finally:
-        SIMULATED.set(before)
         ms.set_rng_state(state)
 
 
@@ -126,17 +128,19 @@ class _Simulation:
 
     def __init__(self, network: Callable[..., Any], real: GraphPart, args: Any, options: Any) -> None:
         self.network, self.real, self.options = network, real, options
-        self.draw = np.random.default_rng(0)
+        self.kinds: Sequence[Sequence[int]] = ()
+        random = np.random.default_rng(0)
         self.weights = [parameter.asnumpy() for parameter in _parameters(network)]
-        self.weights = [weight + 0.1 * self.draw.standard_normal(weight.shape) for weight in self.weights]
+        self.weights = [weight + 0.1 * random.standard_normal(weight.shape) for weight in self.weights]
         values = [*args, *options.values()]
-        known = {name: getattr(real, name) for name in (*_NODE_FIELDS, *_EDGE_FIELDS)}
+        known = {name: getattr(real, name) for name in (*NODE_FIELDS, *EDGE_FIELDS)}
         tensors = [value for value in (*values, *known.values()) if isinstance(value, Tensor)]
         widths = {size for rows in (*self.weights, *tensors) for size in rows.shape[1:]}
         widths |= {len(weight) for weight in self.weights if weight.ndim}
         self.small = SmallGraph.like(real.arrays, widths, all_have_edges=True)
+        self.draw = RowDraw(self.small, widths)
         self.fields = {
-            name: self._rows(rows, "nodes" if name in _NODE_FIELDS else "edges")
+            name: self._rows(rows, "nodes" if name in NODE_FIELDS else "edges")
             for name, rows in known.items()
             if rows is not None
         }
@@ -148,39 +152,35 @@ class _Simulation:
         Raises:
             NotCheckedError: The network cannot be simulated.
         """
-        journal = Journal(self.small.graph.num_nodes)
+        journal, small = Journal(self.small.graph.num_nodes), self.small.whole()
         try:
-            whole = self._run(self.small.whole(), Ranks(0, 1, Alone()), None)
-            self._run(self.small.whole(), Ranks(0, NUM_PARTS, _Collectives(0)), journal)
+            whole, again = (self._run(small, Ranks(0, 1, Alone()), None) for _ in range(2))
+            self._run(small, Ranks(0, NUM_PARTS, _Collectives(0)), journal)
         except Exception as error:
             raise NotCheckedError(f"a small graph: {line_of(error)}") from error
+        if difference(whole, [again], _TOLERANCE):
+            raise NotCheckedError("it draws random numbers")
         journal.turn(0)
-        try:
-            for _ in range(ROUNDS):
-                runs = [
-                    self._run(arrays, Ranks(rank, NUM_PARTS, _Collectives(rank)), journal)
-                    for rank, arrays in enumerate(self.small.parts())
-                ]
-                if is_settled := journal.turn(_TOLERANCE):
-                    break
-        except OtherExchangesError as error:
-            return f"{WHERE} {error}"
-        except Exception as error:  # noqa: BLE001  (of the user's network)
-            return f"{WHERE} it raises {line_of(error)}"
-        if not (found := difference(whole, runs, _TOLERANCE)) and not is_settled:
-            raise NotCheckedError("its parts never receive what they send")
-        return found
+        return difference_in_parts(whole, journal, partial(self._run_parts, journal), lambda: _TOLERANCE)
+
+    def _run_parts(self, journal: Journal) -> list[Run]:
+        return [
+            self._run(arrays, Ranks(rank, NUM_PARTS, _Collectives(rank)), journal)
+            for rank, arrays in enumerate(self.small.parts())
+        ]
 
     def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None) -> Run:
         SIMULATED.set(ranks)
         part = self._part(arrays, ranks, journal)
-        network = copy.deepcopy(self.network, {id(self.real): part})
+        held = ((getattr(self.real, one.name), getattr(part, one.name)) for one in fields(part))
+        memo = {id(real): small for real, small in held if isinstance(real, Tensor)}
+        network = copy.deepcopy(self.network, memo | {id(self.real): part})
         parameters = _parameters(network)
         for parameter, weight in zip(parameters, self.weights, strict=True):
             parameter.set_data(Tensor(weight, parameter.dtype))
         values = [self._value(one, part) for one in self.given]
         places = [at for at, one in enumerate(self.given) if one[0] == "nodes" and _is_float(values[at])]
-        ids = RowIds(part.owned, np.concatenate([part.owned, part.arrays.halo]), _edges(part))
+        ids = self._ids(part, values)
 
         def forward(zero: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
             for at, one in zip(places, rows, strict=True):
@@ -188,7 +188,9 @@ class _Simulation:
             num_args = len(values) - len(self.options)
             out = network(*values[:num_args], **dict(zip(self.options, values[num_args:], strict=True)))
             outputs = [one for one in (out if isinstance(out, tuple | list) else [out]) if isinstance(one, Tensor)]
-            return (sum(_losses(outputs, ids), zero.sum()), *outputs)
+            if journal is None:
+                self.kinds = [ids.kinds(one) for one in outputs]
+            return (sum(_losses(outputs, ids, self.kinds), zero.sum()), *outputs)
 
         rows = [Tensor(np.zeros(1, np.float32)), *(values[at] for at in places)]
         differentiated = ms.value_and_grad(forward, tuple(range(len(rows))), parameters or None, has_aux=True)
@@ -202,6 +204,17 @@ class _Simulation:
             journal.end()
         inputs, weights = found if parameters else (found, ())
         return Run(ids, _arrays(outputs), _arrays(inputs[1:]), _arrays(weights), [])
+
+    def _ids(self, part: GraphPart, values: Sequence[Any]) -> RowIds:
+        """Return which rows of the small graph those of a part are; *values* are its arguments."""
+        of_kind = {"nodes": part.owned, "edges": _edges(part)}
+        stood = [*zip(self.given, values, strict=True)]
+        stood += [(one, getattr(part, name)) for name, one in self.fields.items()]
+        masked = [
+            of_kind[kind][rows.asnumpy()] for (kind, _), rows in stood
+            if kind in of_kind and rows.dtype == ms.bool_ and rows.ndim == 1
+        ]  # fmt: skip
+        return RowIds(part.owned, np.concatenate([part.owned, part.arrays.halo]), of_kind["edges"], masked)
 
     def _part(self, arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart:
         part = make_part(arrays, ranks)
@@ -229,11 +242,7 @@ class _Simulation:
         if kind == "given":
             return kind, given
         rows: Array = given.asnumpy()
-        count = len(self.small.graph.indices) if kind == "edges" else self.small.graph.num_nodes
-        rows = rows[self.draw.integers(0, len(rows), count)]
-        if rows.dtype.kind == "f":
-            rows = rows * (1 + 0.1 * self.draw.random(rows.shape)).astype(rows.dtype)
-        return kind, rows
+        return kind, self.draw.varied(rows[self.draw.places(len(rows), kind)])
 
     def _value(self, one: tuple[str, Any], part: GraphPart) -> Any:
         kind, rows = one
@@ -261,10 +270,9 @@ def _is_float(rows: Tensor) -> bool:
     return rows.dtype in {ms.float16, ms.float32, ms.float64}
 
 
-def _losses(outputs: list[Tensor], ids: RowIds) -> Iterator[Tensor]:
-    """Yield a loss of each output with rows of nodes or edges; each element has a weight of its own."""
-    for rows in outputs:
-        index = ids.of(rows)
-        if index is not None and _is_float(rows):
-            factors = np.sin(1.7 * index[:, None] + np.arange(rows[0].size)).reshape(rows.shape)
-            yield (rows * Tensor(factors, rows.dtype)).sum()
+def _losses(outputs: list[Tensor], ids: RowIds, kinds: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+    """Yield a loss over each output's nodes or edges."""
+    for rows, of_rows in zip(outputs, kinds, strict=False):
+        factors = ids.factors(rows, of_rows)
+        if factors is not None and _is_float(rows):
+            yield (rows[: len(factors)] * Tensor(factors, rows.dtype)).sum()
