@@ -101,14 +101,12 @@ def difference(whole: Run, parts: Sequence[Run], most: float) -> str:
     Raises:
         NotCheckedError: Nothing differs, and an output has rows of which nobody knows what they are of.
     """
-    is_unknown = False
     if any(len(run.outputs) != len(whole.outputs) for run in parts):
         return f"{WHERE} it returns another number of outputs"
-    for output, *pieces in zip(whole.outputs, *(run.outputs for run in parts), strict=True):
-        share = _share_of_rows(output, pieces, whole, parts)
-        if share > most:
-            return f"{WHERE} its output {_words(share)}"
-        is_unknown |= isnan(share)
+    outputs = zip(whole.outputs, *(run.outputs for run in parts), strict=True)
+    shares = [_share_of_rows(output, pieces, whole, parts) for output, *pieces in outputs]
+    if worst := next((share for share in shares if share > most), None):
+        return f"{WHERE} its output {_words(worst)}"
     for gradient, *pieces in zip(whole.inputs, *(run.inputs for run in parts), strict=True):
         if any(_share(*pair, _largest(gradient)) > most for pair in _owned(gradient, pieces, parts)):
             return f"{WHERE} the gradients of its rows differ"
@@ -116,7 +114,7 @@ def difference(whole: Run, parts: Sequence[Run], most: float) -> str:
     for gradient, *pieces in zip(whole.weights, *(run.weights for run in parts), strict=True):
         if _share(gradient, _sum(pieces), least) > most:
             return f"{WHERE} the sum of its parameters' gradients differs"
-    if is_unknown:
+    if any(map(isnan, shares)):
         raise NotCheckedError(
             "an output has rows that are not those of all nodes, of all edges, or of a mask among its arguments, and "
             "the parts have another number of them than the whole"

@@ -5,7 +5,7 @@ It becomes a `_Stand`. `copy.deepcopy` of the arguments and the model then puts 
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -86,7 +86,9 @@ class Inputs:
         self.lengths = self._lengths([*tensors, *held])
         held = [one for one in held if self._are_rows(one) and len(one) not in weights]
         self.stands = [(one, self._stand(one)) for one in {id(one): one for one in (*tensors, *held)}.values()]
-        self.fields = {name: self._rows(rows, "nodes" if name in NODE_FIELDS else "edges") for name, rows in known.items()}
+        self.fields = {
+            name: self._rows(rows, "nodes" if name in NODE_FIELDS else "edges") for name, rows in known.items()
+        }
 
     def on(self, part: GraphPart, dtype: torch.dtype) -> OnPart:
         """Return what the model is given on a part of the small graph.

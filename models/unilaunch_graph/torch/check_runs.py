@@ -57,9 +57,7 @@ class Simulation:
         training: Which modules of the model are in training mode, by name.
     """
 
-    def __init__(
-        self, plain: Callable[..., Any], real: GraphPart, given: Any, training: Mapping[str, bool]
-    ) -> None:
+    def __init__(self, plain: Callable[..., Any], real: GraphPart, given: Any, training: Mapping[str, bool]) -> None:
         self.plain, self.real, self.training = plain, real, training
         is_module = isinstance(plain, torch.nn.Module)
         parameters, held = (list(plain.parameters()), held_by(plain)) if is_module else ([], [])

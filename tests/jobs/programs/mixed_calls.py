@@ -6,6 +6,7 @@ reach each other, one after the other; and messages in pieces.
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -74,6 +75,12 @@ def main(collectives: Any) -> None:
         for first, second in permutations(group, 2):
             apart = mpi.MpiCollectives(collectives.comm.Dup())  # what a pair leaves behind reaches no other
             told += _is_told(apart, group, first, second)
+    apart = mpi.MpiCollectives(collectives.comm.Dup())
+    refused = {
+        "a broadcast": partial(_send_first, places=slice(2)),
+        "barrier": partial(_send_first, places=slice(0, 4, 2)),
+    }
+    told += _is_told(apart, refused, "a broadcast", "barrier")
     wide = np.asfortranarray(np.full((3, 2), float(collectives.rank)))
     collectives.broadcast(wide, 1)
     assert (wide == 1).all()
@@ -86,6 +93,13 @@ def main(collectives: Any) -> None:
         collectives.broadcast(numbers, 1)
         assert (numbers == 1).all()
     sys.stdout.write(f"rank {collectives.rank}: {told} errors\n")
+
+
+def _send_first(collectives: Any, places: slice) -> None:
+    """Broadcast some of four numbers, then meet: an array with gaps is refused before the others hear of it."""
+    with suppress(ValueError):
+        collectives.broadcast(np.ones(4)[places], 0)
+    collectives.barrier()
 
 
 def _is_told(collectives: Any, group: dict[str, Call], first: str, second: str) -> bool:
