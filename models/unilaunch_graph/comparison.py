@@ -65,7 +65,8 @@ class RowIds:
             return None
         index = self.owned if index is self.nodes else index
         width = prod(rows.shape[1:])
-        return np.sin(1.7 * index[:, None] + np.arange(width)).reshape(-1, *rows.shape[1:])
+        factors: Array = np.sin(1.7 * index[:, None] + np.arange(width)).reshape(-1, *rows.shape[1:])
+        return factors
 
     def _lists(self) -> tuple[Ids, ...]:
         return (self.owned, self.nodes, self.edges, *self.masked)

@@ -7,7 +7,8 @@ the end what is received is what is sent: the numbers are those of ranks that ru
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Ids
-from unilaunch_graph.comparison import WHERE, NotCheckedError, Run, difference, is_close
+from unilaunch_graph.comparison import WHERE, NotCheckedError, RowIds, Run, difference, is_close
 from unilaunch_graph.data.edges import edges_as_given, loops_and_duplicates
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.network.ranks import SIMULATED
@@ -35,6 +36,8 @@ _EDGES_PER_NODE = 3
 #: So many nodes of the real graph are looked at for loops and duplicates.
 _LOOKED_AT = 1 << 12
 _TRIES = 200
+#: Numbers of a small type may differ by so many of its roundings.
+ROUNDINGS = 8
 #: Floats are varied by up to this share.
 _VARIED = 0.1
 
@@ -154,37 +157,110 @@ def process_kept() -> Iterator[None]:
         SIMULATED.set(states[2])
 
 
-def difference_in_parts(
-    whole: Run, journal: "Journal", run_parts: Callable[[], list[Run]], tolerance: Callable[[], float],
-    explain: Callable[[str], str] = str,
-) -> str:  # fmt: skip
-    """Return where the numbers of parts differ from the whole's, in words; "" if they agree.
+class _OtherRowsError(NotCheckedError):
+    """An output of a part has other rows than the whole's number of them has told."""
+
+
+class Simulation(ABC):
+    """The runs of a network on a small graph: as it was written, on the whole, and as the ranks of three parts.
 
     Args:
-        whole: The run on the whole.
-        journal: What a rank has exchanged that has all nodes; turned.
-        run_parts: Runs each part.
-        tolerance: Returns the largest difference, as a share of the largest number; the runs so far decide.
-        explain: Returns a difference of numbers with more words.
-
-    Raises:
-        NotCheckedError: The parts do not come to rest, or outputs cannot be compared.
+        small: The small graph.
     """
+
+    def __init__(self, small: SmallGraph) -> None:
+        self.whole, self.parts = small.whole(), small.parts()
+        self.kinds: list[tuple[int, ...]] = []
+        self.others: set[int] = set()
+
+    @property
+    @abstractmethod
+    def tolerance(self) -> float:
+        """The largest difference, as a share of the largest number; the runs so far decide."""
+
+    @abstractmethod
+    def run(self, arrays: Part, rank: int, journal: "Journal | None") -> Run:
+        """Run the network on a part, as a rank that exchanges by a journal; without one, as it was written."""
+
+    def explain(self, found: str) -> str:
+        """Return a difference of numbers with more words."""
+        return found
+
+    def difference(self) -> str:
+        """Return where the numbers of parts differ from the whole's, in words; "" if they agree.
+
+        Raises:
+            NotCheckedError: The network cannot run on the whole, or not twice with the same numbers; or the parts do
+                not come to rest, or their outputs cannot be compared.
+        """
+        while True:
+            try:
+                return self._difference()
+            except _OtherRowsError:
+                continue
+
+    def _difference(self) -> str:
+        whole = self.run_whole()
+        if difference(whole, [self.run_whole()], self.tolerance):
+            raise NotCheckedError("it draws random numbers")
+        journal = self.write_journal()
+        try:
+            for _ in range(_ROUNDS):
+                runs = self.run_parts(journal)
+                if is_settled := journal.turn(self.tolerance):
+                    break
+        except NotCheckedError:
+            raise
+        except OtherExchangesError as error:
+            return f"{WHERE} {error}"
+        except Exception as error:  # noqa: BLE001  (of the user's network)
+            return ": ".join([f"{WHERE} it raises {line_of(error)}", *getattr(error, "__notes__", [])])
+        found = difference(whole, runs, self.tolerance)
+        if not found and not is_settled:
+            raise NotCheckedError("its parts never receive what they send")
+        return self.explain(found) if found else ""
+
+    def kinds_of(self, outputs: Sequence[Any], ids: RowIds, journal: "Journal | None") -> list[tuple[int, ...]]:
+        """Return the kinds of each output's rows (`RowIds.kinds`), of which a loss is made; none if a part has others.
+
+        Some rows (those of a fetch) may be as many as the whole's nodes, edges or those of a mask by chance.
+        """
+        if journal is None:
+            self.kinds = [() if at in self.others else ids.kinds(rows) for at, rows in enumerate(outputs)]
+        pairs = zip(outputs, self.kinds, strict=False)
+        others = {at for at, (rows, kinds) in enumerate(pairs) if kinds and ids.of(rows, kinds) is None}
+        self.others |= others
+        if others:
+            raise _OtherRowsError("its outputs have other rows in parts")
+        return self.kinds
+
+    def run_whole(self) -> Run:
+        """Return the run of the network as it was written."""
+        with _not_checked("a small graph"):
+            return self.run(self.whole, 0, None)
+
+    def write_journal(self) -> "Journal":
+        """Return what a rank exchanges that has all nodes."""
+        journal = Journal(self.whole.num_nodes)
+        with _not_checked("a small graph as one of several ranks"):
+            self.run(self.whole, 0, journal)
+        journal.turn(0)
+        return journal
+
+    def run_parts(self, journal: "Journal") -> list[Run]:
+        """Return the run of each part."""
+        return [self.run(arrays, rank, journal) for rank, arrays in enumerate(self.parts)]
+
+
+@contextmanager
+def _not_checked(where: str) -> Iterator[None]:
+    """Let an error be the reason why a network is not checked."""
     try:
-        for _ in range(_ROUNDS):
-            runs = run_parts()
-            if is_settled := journal.turn(tolerance()):
-                break
+        yield
     except NotCheckedError:
         raise
-    except OtherExchangesError as error:
-        return f"{WHERE} {error}"
-    except Exception as error:  # noqa: BLE001  (of the user's network)
-        return ": ".join([f"{WHERE} it raises {line_of(error)}", *getattr(error, "__notes__", [])])
-    found = difference(whole, runs, tolerance())
-    if not found and not is_settled:
-        raise NotCheckedError("its parts never receive what they send")
-    return explain(found) if found else ""
+    except Exception as error:
+        raise NotCheckedError(f"{where}: {line_of(error)}") from error
 
 
 class OtherExchangesError(RuntimeError):

@@ -8,7 +8,6 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -20,7 +19,7 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_graph.comparison import Array, NotCheckedError, RowIds, Run, difference
+from unilaunch_graph.comparison import Array, RowIds, Run
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
@@ -30,24 +29,25 @@ from unilaunch_graph.simulation import (
     EDGE_FIELDS,
     NODE_FIELDS,
     NUM_PARTS,
+    ROUNDINGS,
     Journal,
     JournalRows,
     RowDraw,
+    Simulation,
     SmallGraph,
-    difference_in_parts,
-    line_of,
     process_kept,
 )
+from unilaunch_mindspore.linear import HALVES, widened
 
-_TOLERANCE = 1e-4
+_ROUNDINGS = {ms.float16: 2.0**-10, ms.bfloat16: 2.0**-7}
 
 
 def check(network: Callable[..., Any], part: GraphPart, /, *args: Any, **options: Any) -> None:
     """Refuse a network or a function that is not exact on parts of the graph. Any rank may call this alone.
 
     It runs on a small random graph as a whole, and in three simulated parts. Outputs, gradients of the rows and sums of
-    the parameters' gradients must agree to 1e-4 in float32. No parameter changes, and nothing is sent. A part that is
-    an argument, or an attribute of a cell, becomes the small graph's.
+    the parameters' gradients must agree to 1e-4, in 16 bits to 8 roundings. No parameter changes, and nothing is sent.
+    A part that is an argument, or an attribute of a cell, becomes the small graph's.
 
     Args:
         network: A cell or a function, in PyNative mode.
@@ -116,7 +116,7 @@ class _SimulatedPart(GraphPart):
         return JournalRows(kind, collectives.journal, self.owned, needed)
 
 
-class _Simulation:
+class _Simulation(Simulation):
     """The runs of one call on the small graph.
 
     Args:
@@ -128,9 +128,8 @@ class _Simulation:
 
     def __init__(self, network: Callable[..., Any], real: GraphPart, args: Any, options: Any) -> None:
         self.network, self.real, self.options = network, real, options
-        self.kinds: Sequence[Sequence[int]] = ()
         random = np.random.default_rng(0)
-        self.weights = [parameter.asnumpy() for parameter in _parameters(network)]
+        self.weights = _arrays(_parameters(network))
         self.weights = [weight + 0.1 * random.standard_normal(weight.shape) for weight in self.weights]
         values = [*args, *options.values()]
         known = {name: getattr(real, name) for name in (*NODE_FIELDS, *EDGE_FIELDS)}
@@ -145,31 +144,17 @@ class _Simulation:
             if rows is not None
         }
         self.given = [self._argument(value, known) for value in values]
+        self.rounding = 0.0
+        super().__init__(self.small)
 
-    def difference(self) -> str:
-        """Return where the parts' numbers differ from the whole's; "" if they agree.
+    @property
+    @override
+    def tolerance(self) -> float:
+        return max(1e-4, ROUNDINGS * self.rounding)
 
-        Raises:
-            NotCheckedError: The network cannot be simulated.
-        """
-        journal, small = Journal(self.small.graph.num_nodes), self.small.whole()
-        try:
-            whole, again = (self._run(small, Ranks(0, 1, Alone()), None) for _ in range(2))
-            self._run(small, Ranks(0, NUM_PARTS, _Collectives(0)), journal)
-        except Exception as error:
-            raise NotCheckedError(f"a small graph: {line_of(error)}") from error
-        if difference(whole, [again], _TOLERANCE):
-            raise NotCheckedError("it draws random numbers")
-        journal.turn(0)
-        return difference_in_parts(whole, journal, partial(self._run_parts, journal), lambda: _TOLERANCE)
-
-    def _run_parts(self, journal: Journal) -> list[Run]:
-        return [
-            self._run(arrays, Ranks(rank, NUM_PARTS, _Collectives(rank)), journal)
-            for rank, arrays in enumerate(self.small.parts())
-        ]
-
-    def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None) -> Run:
+    @override
+    def run(self, arrays: Part, rank: int, journal: Journal | None) -> Run:
+        ranks = Ranks(rank, NUM_PARTS, _Collectives(rank)) if journal else Ranks(0, 1, Alone())
         SIMULATED.set(ranks)
         part = self._part(arrays, ranks, journal)
         held = ((getattr(self.real, one.name), getattr(part, one.name)) for one in fields(part))
@@ -177,7 +162,7 @@ class _Simulation:
         network = copy.deepcopy(self.network, memo | {id(self.real): part})
         parameters = _parameters(network)
         for parameter, weight in zip(parameters, self.weights, strict=True):
-            parameter.set_data(Tensor(weight, parameter.dtype))
+            parameter.set_data(Tensor(weight).astype(parameter.dtype))
         values = [self._value(one, part) for one in self.given]
         places = [at for at, one in enumerate(self.given) if one[0] == "nodes" and _is_float(values[at])]
         ids = self._ids(part, values)
@@ -188,9 +173,8 @@ class _Simulation:
             num_args = len(values) - len(self.options)
             out = network(*values[:num_args], **dict(zip(self.options, values[num_args:], strict=True)))
             outputs = [one for one in (out if isinstance(out, tuple | list) else [out]) if isinstance(one, Tensor)]
-            if journal is None:
-                self.kinds = [ids.kinds(one) for one in outputs]
-            return (sum(_losses(outputs, ids, self.kinds), zero.sum()), *outputs)
+            losses = _losses(outputs, ids, self.kinds_of(outputs, ids, journal))
+            return (sum(losses, zero.sum()), *outputs)
 
         rows = [Tensor(np.zeros(1, np.float32)), *(values[at] for at in places)]
         differentiated = ms.value_and_grad(forward, tuple(range(len(rows))), parameters or None, has_aux=True)
@@ -202,6 +186,7 @@ class _Simulation:
             raise
         if journal is not None:
             journal.end()
+        self.rounding = max(_ROUNDINGS.get(one.dtype, 0.0) for one in (*rows, *parameters, *outputs))
         inputs, weights = found if parameters else (found, ())
         return Run(ids, _arrays(outputs), _arrays(inputs[1:]), _arrays(weights), [])
 
@@ -211,7 +196,7 @@ class _Simulation:
         stood = [*zip(self.given, values, strict=True)]
         stood += [(one, getattr(part, name)) for name, one in self.fields.items()]
         masked = [
-            of_kind[kind][rows.asnumpy()] for (kind, _), rows in stood
+            of_kind[kind][rows.asnumpy()] for (kind, *_), rows in stood
             if kind in of_kind and rows.dtype == ms.bool_ and rows.ndim == 1
         ]  # fmt: skip
         return RowIds(part.owned, np.concatenate([part.owned, part.arrays.halo]), of_kind["edges"], masked)
@@ -228,33 +213,33 @@ class _Simulation:
         exchanges = {"halo": Collective(halo, ranks), "halo_sum": Collective(Transposed(halo), ranks)}
         return replace(part, operators=replace(part.operators, **exchanges))
 
-    def _argument(self, value: Any, known: dict[str, Any]) -> tuple[str, Any]:
-        """Return what stands for an argument: a kind, and its rows for the whole small graph, or the argument."""
+    def _argument(self, value: Any, known: dict[str, Any]) -> tuple[str, Any, Any]:
+        """Return what stands for an argument: a kind, its rows for the whole small graph or the argument, a dtype."""
         names = {"edge_index": self.real.edge_index, **known}
         if name := next((name for name, tensor in names.items() if value is tensor and tensor is not None), ""):
-            return "field", name
+            return "field", name, None
         if not isinstance(value, Tensor) or not value.ndim:
-            return "given", value
+            return "given", value, None
         kinds = {self.real.edge_index.shape[1]: "edges", self.real.num_owned: "nodes"}
         return self._rows(value, kinds.get(len(value), "given"))
 
-    def _rows(self, given: Tensor, kind: str) -> tuple[str, Any]:
+    def _rows(self, given: Tensor, kind: str) -> tuple[str, Any, Any]:
         if kind == "given":
-            return kind, given
-        rows: Array = given.asnumpy()
-        return kind, self.draw.varied(rows[self.draw.places(len(rows), kind)])
+            return kind, given, None
+        rows: Array = widened(given).asnumpy()
+        return kind, self.draw.varied(rows[self.draw.places(len(rows), kind)]), given.dtype
 
-    def _value(self, one: tuple[str, Any], part: GraphPart) -> Any:
-        kind, rows = one
+    def _value(self, one: tuple[str, Any, Any], part: GraphPart) -> Any:
+        kind, rows, dtype = one
         if kind == "field":
             return getattr(part, rows)
         if kind == "given":
             return part if rows is self.real else rows
-        return Tensor(rows[_edges(part) if kind == "edges" else part.owned])
+        return Tensor(rows[_edges(part) if kind == "edges" else part.owned]).astype(dtype)
 
 
 def _arrays(tensors: Sequence[Tensor]) -> list[Array]:
-    return [one.asnumpy() for one in tensors]
+    return [widened(one).asnumpy() for one in tensors]
 
 
 def _parameters(network: Callable[..., Any]) -> list[Any]:
@@ -267,7 +252,7 @@ def _edges(part: GraphPart) -> Array:
 
 
 def _is_float(rows: Tensor) -> bool:
-    return rows.dtype in {ms.float16, ms.float32, ms.float64}
+    return rows.dtype in HALVES | {ms.float32, ms.float64}
 
 
 def _losses(outputs: list[Tensor], ids: RowIds, kinds: Sequence[Sequence[int]]) -> Iterator[Tensor]:

@@ -4,9 +4,7 @@ The parts run one after the other in one thread; `simulation.Journal` says what 
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from math import prod
@@ -23,7 +21,7 @@ from unilaunch_graph.comparison import Array, NotCheckedError, RowIds, Run, firs
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.simulation import NUM_PARTS, Journal, JournalRows, difference_in_parts, line_of
+from unilaunch_graph.simulation import NUM_PARTS, ROUNDINGS, Journal, JournalRows, Simulation
 from unilaunch_graph.torch.check_inputs import Inputs, OnPart, leaves_of, nodes_of
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.portable_dropout import DROPOUTS
@@ -34,21 +32,16 @@ from unilaunch_torch.linear import OnHost, apply
 _MOST_BYTES = 1 << 28
 #: What the model holds with so many elements, and is no parameter, is not copied.
 _LARGE = 1 << 22
-#: Largest difference, as a share of the largest number: in float64, and where the model computes in a smaller type, in
-#: which it is at least so many roundings.
-_EXACT, _ROUNDED, _ROUNDINGS = 1e-9, 1e-3, 8
+#: Largest difference, as a share of the largest number: in float64, and where the model computes in a smaller type.
+_EXACT, _ROUNDED = 1e-9, 1e-3
 _ADVICE = (
     "expected a result that depends on a node, its in-edges and their sources alone: for statistics of all nodes take "
     "torch.nn.BatchNorm1d or PyG's norms, or ug.torch.sum_ranks(sums, part)"
 )
 
 
-class _DrawsError(NotCheckedError):
-    """The model draws random numbers, in any type."""
-
-
-class Simulation:
-    """The runs of one call on the small graph.
+class ModelSimulation(Simulation):
+    """The runs of one call of a model on the small graph.
 
     Args:
         plain: The model as it was written, or a function.
@@ -58,89 +51,62 @@ class Simulation:
     """
 
     def __init__(self, plain: Callable[..., Any], real: GraphPart, given: Any, training: Mapping[str, bool]) -> None:
-        self.plain, self.real, self.training = plain, real, training
-        is_module = isinstance(plain, torch.nn.Module)
-        parameters, held = (list(plain.parameters()), held_by(plain)) if is_module else ([], [])
+        self.plain, self.training = plain, training
+        held = held_by(plain) if isinstance(plain, torch.nn.Module) else []
+        parameters = list(plain.parameters()) if isinstance(plain, torch.nn.Module) else []
         held = [one for one in held if not isinstance(one, torch.nn.Parameter)]
         if 8 * sum(one.numel() for one in parameters) > _MOST_BYTES:
             raise NotCheckedError(f"its parameters take more than {_MOST_BYTES >> 20} MB")
         self.weights = _perturbed(parameters)
         self.large = {id(one): one for one in held if prod(one.shape) >= _LARGE}
-        tensors = [one for one in held if isinstance(one, torch.Tensor)]
-        self.inputs = Inputs(real, given, tensors, parameters)
-        self.whole, self.parts = self.inputs.small.whole(), self.inputs.small.parts()
+        self.inputs = Inputs(real, given, [one for one in held if isinstance(one, torch.Tensor)], parameters)
         self.watch, self.dtype = _Watch(), torch.float64
-        self.kinds: Sequence[Sequence[int]] = ()
+        self.records_steps = False
+        super().__init__(self.inputs.small)
 
+    @property
+    @override
+    def tolerance(self) -> float:
+        rounding = self.watch.rounding
+        return max(_ROUNDED, ROUNDINGS * rounding) if rounding else _EXACT
+
+    @override
     def difference(self) -> str:
-        """Return where the parts' numbers differ from the whole's; "" if they agree.
-
-        Raises:
-            NotCheckedError: The model cannot be simulated.
-        """
         try:
-            return self._difference()
-        except _DrawsError:
-            raise
-        except NotCheckedError:
-            self.dtype = self._own_dtype()  # the model computes in a type of its own, say
-            return self._difference()
+            return self._difference_in(torch.float64)
+        except NotCheckedError:  # the model computes in a type of its own, say
+            dtypes = (one.dtype for one in self.weights if one.is_floating_point() and one.dtype != torch.float64)
+            return self._difference_in(next(dtypes, torch.float32))
 
-    def _difference(self) -> str:
-        torch.set_default_dtype(self.dtype)
-        plain, journal = self._run_plain(steps=False), self._journal()
-        run_parts = partial(self._run_parts, journal, steps=False)
-        return difference_in_parts(plain, journal, run_parts, self._tolerance, self._with_place)
+    def _difference_in(self, dtype: torch.dtype) -> str:
+        torch.set_default_dtype(dtype)
+        self.dtype = dtype
+        return super().difference()
 
-    def _with_place(self, found: str) -> str:
-        whole, parts = self._run_plain(steps=True), self._run_parts(self._journal(), steps=True)
-        place = first_place(whole, parts, self._tolerance()) or f"in {name_of(self.plain)}"
+    @override
+    def explain(self, found: str) -> str:
+        """Say where the first number differs."""
+        self.records_steps = True
+        whole, parts = self.run_whole(), self.run_parts(self.write_journal())
+        place = first_place(whole, parts, self.tolerance) or f"in {name_of(self.plain)}"
         return f"{found}, first {place}: {_ADVICE}"
 
-    def _own_dtype(self) -> torch.dtype:
-        dtypes = (one.dtype for one in self.weights if one.is_floating_point() and one.dtype != torch.float64)
-        return next(dtypes, torch.float32)
-
-    def _tolerance(self) -> float:
-        rounding = self.watch.rounding
-        return max(_ROUNDED, _ROUNDINGS * rounding) if rounding else _EXACT
-
-    def _run_plain(self, *, steps: bool) -> Run:
-        for _ in range(2):  # another thread of the script may draw numbers during one run
-            before = _draws()
-            with _not_checked("a small graph"):
-                run = self._run(self.whole, Ranks(0, 1, Alone(), torch.device("cpu")), None, steps=steps)
-            if _draws() == before:
-                return run
-        raise _DrawsError("it draws random numbers")
-
-    def _journal(self) -> Journal:
-        """Return what a rank exchanges that has all nodes."""
-        journal = Journal(self.whole.num_nodes)
-        with _not_checked("a small graph under ug.torch.distribute"):
-            self._run(self.whole, _Ranks(0), journal, steps=False)
-        journal.turn(0)
-        return journal
-
-    def _run_parts(self, journal: Journal, *, steps: bool) -> list[Run]:
-        return [self._run(arrays, _Ranks(rank), journal, steps=steps) for rank, arrays in enumerate(self.parts)]
-
-    def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None, *, steps: bool) -> Run:
-        """Run the model as it was written; with a journal, under `distribute`."""
+    @override
+    def run(self, arrays: Part, rank: int, journal: Journal | None) -> Run:
+        ranks = _Ranks(rank) if journal else Ranks(0, 1, Alone(), torch.device("cpu"))
         SIMULATED.set(ranks)
         given = self.inputs.on(_make_part(arrays, ranks, journal), self.dtype)
         model, weights = self._copy(given, is_distributed=journal is not None)
         args, options = copy.deepcopy(given.given, given.memo)
         seen: list[tuple[str, Array]] = []
-        if steps and isinstance(model, torch.nn.Module):
+        if self.records_steps and isinstance(model, torch.nn.Module):
             _record_steps(model, seen)
         if isinstance(ranks, _Ranks):
             ranks.journal = journal
         with self.watch:
             outputs = _tensors(model(*args, **options))
-            if journal is None:
-                self.kinds = [given.ids.kinds(rows) for rows in outputs]
-            gradients = _gradients(_losses(outputs, given.ids, self.kinds), [*given.rows, *weights])
+            losses = _losses(outputs, given.ids, self.kinds_of(outputs, given.ids, journal))
+            gradients = _gradients(losses, [*given.rows, *weights])
         if not outputs:
             raise NotCheckedError("it returns no tensor")
         if journal is not None:
@@ -271,25 +237,9 @@ def held_by(model: torch.nn.Module) -> list[Any]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray)]
 
 
-def _draws() -> tuple[Any, ...]:
-    kind, keys, *places = np.random.get_state(legacy=True)  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, keys.tobytes(), *places  # type: ignore[union-attr]
-
-
 def name_of(model: Callable[..., Any]) -> str:
     """Return the name of a module's class, or of a function."""
     return type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "model")
-
-
-@contextmanager
-def _not_checked(where: str) -> Iterator[None]:
-    """Let an error be the reason why a model is not checked."""
-    try:
-        yield
-    except NotCheckedError:
-        raise
-    except Exception as error:
-        raise NotCheckedError(f"{where}: {line_of(error)}") from error
 
 
 def _perturbed(parameters: Sequence[torch.Tensor]) -> dict[torch.Tensor, torch.Tensor]:

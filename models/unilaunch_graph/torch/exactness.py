@@ -32,7 +32,7 @@ from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import line_of, process_kept
-from unilaunch_graph.torch.check_runs import Simulation, held_by, name_of
+from unilaunch_graph.torch.check_runs import ModelSimulation, held_by, name_of
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -136,7 +136,7 @@ class Check:
         training = {name: module.training for name, module in modules}
         try:
             with _process_kept():
-                found = Simulation(self.plain, self.part, (args, dict(options)), training).difference()
+                found = ModelSimulation(self.plain, self.part, (args, dict(options)), training).difference()
         except NotCheckedError as error:
             is_told = isinstance(error.__cause__, SpecError)
             return Verdict(Finding.TOLD_BY_THE_CALL if is_told else Finding.NOT_CHECKED, str(error))

@@ -433,8 +433,14 @@ def test_rows_of_any_nodes_may_be_fetched_and_gathered() -> None:
     def of_the_first(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
         return x - ug.fetch(x, part.owned[:1], part)
 
+    def chosen(x: torch.Tensor, part: GraphPart) -> list[torch.Tensor]:
+        """Return as many rows as a mask may select, by chance."""
+        rows = x.tanh()
+        return [ug.fetch(rows, torch.arange(count), part) for count in range(10, 30)]
+
     def work(part: GraphPart) -> None:
         ug.check(compared, part, part.x, part)
+        ug.check(chosen, part, part.x, part)
         with pytest.raises(SpecError, match="not exact"):
             ug.check(of_the_first, part, part.x, part)
 

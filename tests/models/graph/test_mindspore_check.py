@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
@@ -131,3 +132,20 @@ def test_rows_that_a_mask_selects_are_compared() -> None:
         ug.mindspore.check(selected, PART, PART.x, mask)
         with pytest.raises(SpecError, match="centred is not exact"):
             ug.mindspore.check(centred, PART, PART.x, mask)
+
+
+@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=["float16", "bfloat16"])
+def test_a_network_of_16_bits_is_no_difference(kind: Any) -> None:
+    """Its rounding is not; a mean of a rank's rows is one."""
+
+    def squared(x: Tensor, part: GraphPart) -> Tensor:
+        return ug.mindspore.halo((x + x * x)[:, :3], part)[: part.num_owned]
+
+    def centred(x: Tensor, part: GraphPart) -> Tensor:
+        return squared(x - x.mean(0), part)
+
+    rows = PART.x.astype(kind)
+    ug.mindspore.check(squared, PART, rows, PART)
+    with pytest.raises(SpecError, match="centred is not exact"):
+        ug.mindspore.check(centred, PART, rows, PART)
+    ug.mindspore.check(Net(lambda x, _: x).to_float(ms.float16), PART, PART.x, PART)
