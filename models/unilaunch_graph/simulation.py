@@ -141,7 +141,7 @@ class RowDraw:
             self.told.add(count)
             return self.random.permutation(np.arange(len(rows)) < count)
         if rows.dtype.kind == "f":
-            return rows * (1 + _VARIED * self.random.random(rows.shape)).astype(rows.dtype)
+            rows = rows * (1 + _VARIED * self.random.random(rows.shape)).astype(rows.dtype)
         return rows
 
 

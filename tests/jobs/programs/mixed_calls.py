@@ -76,7 +76,7 @@ def main(collectives: Any) -> None:
             apart = mpi.MpiCollectives(collectives.comm.Dup())  # what a pair leaves behind reaches no other
             told += _is_told(apart, group, first, second)
     apart = mpi.MpiCollectives(collectives.comm.Dup())
-    refused = {
+    refused: dict[str, Call] = {
         "a broadcast": partial(_send_first, places=slice(2)),
         "barrier": partial(_send_first, places=slice(0, 4, 2)),
     }
