@@ -4,7 +4,7 @@ A model whose statistics, attention or norms are those of a rank's rows gives ot
 functions do not tell: they may stand in a helper, or in a class that is derived from one of PyG's. So `distribute`
 keeps a copy of the model as the user wrote it. At the first forward, copies run in float64 on a small random graph:
 
-1. the model as it was written, on the whole graph; nothing is replaced;
+1. the model as it was written, on the whole graph; nothing is replaced. Where a second run differs, it draws numbers;
 2. the model under `distribute`, as a rank that has all nodes: it writes down what is exchanged (`simulation.Journal`);
 3. the model under `distribute`, as each of three ranks, one after the other.
 
