@@ -58,12 +58,10 @@ def test_unequal_numbers_of_batches(backend: str, start: str, tmp_path: Path) ->
 def test_a_model_that_one_rank_calls_with_another_structure(tmp_path: Path) -> None:
     """That rank alone checks its call, and asks the others for their verdicts."""
     _make_ring(tmp_path)
-    begin = time.monotonic()
     job = alone(["-m", "unilaunch", "launch", "-n", "2", "--launcher", "direct", STRUCTURES, "ring"], tmp_path)
     assert job.returncode == 1
     assert "rank 1 is at check (" in job.console
     assert "rank 0 is at halo (" in job.console
-    assert time.monotonic() - begin < 60
 
 
 def _make_ring(folder: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_network_of_16_bits_is_no_difference(kind: Any) -> None:
         return ug.mindspore.halo((x + x * x)[:, :3], part)[: part.num_owned]
 
     def centred(x: Tensor, part: GraphPart) -> Tensor:
-        return squared(x - x.mean(0), part)
+        return squared(x - x.astype(ms.float32).mean(0).astype(x.dtype), part)
 
     rows = PART.x.astype(kind)
     ug.mindspore.check(squared, PART, rows, PART)
