@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     DISTRIBUTE = 9
     LOAD = 10
     ACCURACY = 11
+    CHECK = 12
 
 
 calls.CallLog.name_purposes(purpose.name.lower() for purpose in [*Purpose][1:])

@@ -6,30 +6,40 @@ Where the ranks send something else than they have received, that is written int
 the end what is received is what is sent: the numbers are those of ranks that run at one time.
 """
 
-from collections.abc import Collection
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.errors import UnilaunchError
 from unilaunch_graph.arrays import Ids
-from unilaunch_graph.comparison import is_close
+from unilaunch_graph.comparison import WHERE, NotCheckedError, RowIds, Run, difference, is_close
 from unilaunch_graph.data.edges import edges_as_given, loops_and_duplicates
 from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 NUM_PARTS = 3
+#: The fields of a part that have a row for each node, and for each edge.
+NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
+EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
 #: How often the parts run, until they receive what they send.
-ROUNDS = 4
+_ROUNDS = 4
 #: Numbers of nodes of the parts: those that are no width of the network. A width could not be told from rows.
 _SIZES = (13, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _EDGES_PER_NODE = 3
 #: So many nodes of the real graph are looked at for loops and duplicates.
 _LOOKED_AT = 1 << 12
 _TRIES = 200
+#: Numbers of a small type may differ by so many of its roundings.
+ROUNDINGS = 8
+#: Floats are varied by up to this share.
+_VARIED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,151 @@ def _lengths(source: Ids, target: Ids, owner: Ids) -> list[int]:
     return lengths
 
 
-class NotCheckedError(UnilaunchError):
-    """`check`: the network cannot be simulated; the message says why."""
+class RowDraw:
+    """Draws rows of the whole small graph from rows of the real one.
+
+    Args:
+        small: The small graph.
+        widths: Numbers that no mask selects: its rows could not be told from other ones.
+    """
+
+    def __init__(self, small: SmallGraph, widths: Collection[int]) -> None:
+        self.random = np.random.default_rng(0)
+        self.lengths = {"nodes": small.graph.num_nodes, "edges": len(small.graph.indices)}
+        self.told = {*widths, *self.lengths.values()}
+
+    def places(self, num_given: int, kind: str) -> Ids:
+        """Return which of the given rows stand for the "nodes", or the "edges"."""
+        return self.random.integers(0, num_given, self.lengths[kind])
+
+    def varied(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows with other floats. A mask selects as many rows as no other one, and about its share."""
+        if rows.dtype == bool and rows.ndim == 1:
+            free = set(range(1, len(rows))) - self.told
+            count = min(free, key=lambda one: abs(one - np.count_nonzero(rows)), default=len(rows) // 2)
+            self.told.add(count)
+            return self.random.permutation(np.arange(len(rows)) < count)
+        if rows.dtype.kind == "f":
+            rows = rows * (1 + _VARIED * self.random.random(rows.shape)).astype(rows.dtype)
+        return rows
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Set the generators of Python and numpy back at the end, and the rank that is simulated."""
+    states = random.getstate(), np.random.get_state(), SIMULATED.get()  # noqa: NPY002  (the script's own)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        SIMULATED.set(states[2])
+
+
+class _OtherRowsError(NotCheckedError):
+    """An output of a part has other rows than the whole's number of them has told."""
+
+
+class Simulation(ABC):
+    """The runs of a network on a small graph: as it was written, on the whole, and as the ranks of three parts.
+
+    Args:
+        small: The small graph.
+    """
+
+    def __init__(self, small: SmallGraph) -> None:
+        self.whole, self.parts = small.whole(), small.parts()
+        self.kinds: list[tuple[int, ...]] = []
+        self.others: set[int] = set()
+
+    @property
+    @abstractmethod
+    def tolerance(self) -> float:
+        """The largest difference, as a share of the largest number; the runs so far decide."""
+
+    @abstractmethod
+    def run(self, arrays: Part, rank: int, journal: "Journal | None") -> Run:
+        """Run the network on a part, as a rank that exchanges by a journal; without one, as it was written."""
+
+    def explain(self, found: str) -> str:
+        """Return a difference of numbers with more words."""
+        return found
+
+    def difference(self) -> str:
+        """Return where the numbers of parts differ from the whole's, in words; "" if they agree.
+
+        Raises:
+            NotCheckedError: The network cannot run on the whole, or not twice with the same numbers; or the parts do
+                not come to rest, or their outputs cannot be compared.
+        """
+        while True:
+            try:
+                return self._difference()
+            except _OtherRowsError:
+                continue
+
+    def _difference(self) -> str:
+        whole = self.run_whole()
+        if difference(whole, [self.run_whole()], self.tolerance):
+            raise NotCheckedError("it draws random numbers")
+        journal = self.write_journal()
+        try:
+            for _ in range(_ROUNDS):
+                runs = self.run_parts(journal)
+                if is_settled := journal.turn(self.tolerance):
+                    break
+        except NotCheckedError:
+            raise
+        except OtherExchangesError as error:
+            return f"{WHERE} {error}"
+        except Exception as error:  # noqa: BLE001  (of the user's network)
+            return ": ".join([f"{WHERE} it raises {line_of(error)}", *getattr(error, "__notes__", [])])
+        found = difference(whole, runs, self.tolerance)
+        if not found and not is_settled:
+            raise NotCheckedError("its parts never receive what they send")
+        return self.explain(found) if found else ""
+
+    def kinds_of(self, outputs: Sequence[Any], ids: RowIds, journal: "Journal | None") -> list[tuple[int, ...]]:
+        """Return the kinds of each output's rows (`RowIds.kinds`), of which a loss is made; none if a part has others.
+
+        Some rows (those of a fetch) may be as many as the whole's nodes, edges or those of a mask by chance.
+        """
+        if journal is None:
+            self.kinds = [() if at in self.others else ids.kinds(rows) for at, rows in enumerate(outputs)]
+        pairs = zip(outputs, self.kinds, strict=False)
+        others = {at for at, (rows, kinds) in enumerate(pairs) if kinds and ids.of(rows, kinds) is None}
+        self.others |= others
+        if others:
+            raise _OtherRowsError("its outputs have other rows in parts")
+        return self.kinds
+
+    def run_whole(self) -> Run:
+        """Return the run of the network as it was written."""
+        with _not_checked("a small graph"):
+            return self.run(self.whole, 0, None)
+
+    def write_journal(self) -> "Journal":
+        """Return what a rank exchanges that has all nodes."""
+        journal = Journal(self.whole.num_nodes)
+        with _not_checked("a small graph as one of several ranks"):
+            self.run(self.whole, 0, journal)
+        journal.turn(0)
+        return journal
+
+    def run_parts(self, journal: "Journal") -> list[Run]:
+        """Return the run of each part."""
+        return [self.run(arrays, rank, journal) for rank, arrays in enumerate(self.parts)]
+
+
+@contextmanager
+def _not_checked(where: str) -> Iterator[None]:
+    """Let an error be the reason why a network is not checked."""
+    try:
+        yield
+    except NotCheckedError:
+        raise
+    except Exception as error:
+        raise NotCheckedError(f"{where}: {line_of(error)}") from error
 
 
 class OtherExchangesError(RuntimeError):

@@ -11,12 +11,13 @@ from jobs.mpirun import Launcher, alone
 
 PROGRAM = str(Path(__file__).parent / "programs" / "mixed_calls.py")
 FETCHES = str(Path(__file__).parent / "programs" / "unequal_fetches.py")
+STRUCTURES = str(Path(__file__).parent / "programs" / "unequal_structure.py")
 
 
 def test_over_mpi_each_pair_is_told_and_large_messages_travel_in_pieces(launcher: Launcher, tmp_path: Path) -> None:
     """Without the word in each message a sum of 1 and a mean of 1 would add up, and 3 numbers would fit into 6."""
     job = launcher.run(2, [PROGRAM], tmp_path).check()
-    assert sorted(job.stdout.splitlines()) == [f"rank {rank}: 68 errors" for rank in range(2)]
+    assert sorted(job.stdout.splitlines()) == [f"rank {rank}: 69 errors" for rank in range(2)]
 
 
 @pytest.mark.parametrize("start", ["direct", "mpirun"])
@@ -46,10 +47,24 @@ def test_what_no_message_says_is_told_at_the_end(tmp_path: Path) -> None:
 )
 def test_unequal_numbers_of_batches(backend: str, start: str, tmp_path: Path) -> None:
     """DGL's issue 3538: it hangs there. The line has the names of what the script has called."""
-    ring = np.stack((np.arange(40), np.roll(np.arange(40), 1)))
-    ug.from_edges(ring, tmp_path / "ring", x=np.ones((40, 3), np.float32), y=np.arange(40) % 2)
+    _make_ring(tmp_path)
     words = ["-m", "unilaunch", "launch", "-n", "2", "--launcher", start, FETCHES, backend, "ring"]
     job = alone(words, tmp_path)
     assert job.returncode == 1
     assert "rank 0 is at fetch (" in job.console
     assert "rank 1 is at sum_ranks (" in job.console
+
+
+def test_a_model_that_one_rank_calls_with_another_structure(tmp_path: Path) -> None:
+    """That rank alone checks its call, and asks the others for their verdicts."""
+    _make_ring(tmp_path)
+    job = alone(["-m", "unilaunch", "launch", "-n", "2", "--launcher", "direct", STRUCTURES, "ring"], tmp_path)
+    assert job.returncode == 1
+    assert "rank 1 is at check (" in job.console
+    assert "rank 0 is at halo (" in job.console
+
+
+def _make_ring(folder: Path) -> None:
+    nodes = np.arange(40)
+    ends = np.stack((np.tile(nodes, 2), np.concatenate((np.roll(nodes, 1), np.roll(nodes, 2)))))
+    ug.from_edges(ends, folder / "ring", x=np.ones((40, 3), np.float32), y=nodes % 2)

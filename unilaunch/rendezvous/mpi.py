@@ -315,8 +315,9 @@ class MpiCollectives(Collectives):
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
         word = self.calls.begin(Operation.BROADCAST)
-        self._check(word, buffer.size % _SIZES << 15 | word)
-        for piece in _pieces(_flat("broadcast", buffer)):
+        flat = _flat("broadcast", buffer)  # before the others hear of the call
+        self._check(word, flat.size % _SIZES << 15 | word)
+        for piece in _pieces(flat):
             self.comm.Bcast(piece, root=root)
 
     @override

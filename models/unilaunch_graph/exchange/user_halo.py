@@ -42,8 +42,9 @@ class RowHalo:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
+        sent = np.ascontiguousarray(rows)
         self.collectives.calls.purpose = Purpose.HALO
-        arriving = self.exchange.begin(np.ascontiguousarray(rows))
+        arriving = self.exchange.begin(sent)
         whole: Rows = empty_rows((self.num_owned + sum(self.halo_counts), rows.shape[1]), rows.dtype)
         whole[: self.num_owned] = rows
         whole[self.num_owned :] = arriving.wait()
@@ -93,8 +94,9 @@ class RowFetch:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the rows of the nodes. (nodes, width)"""
+        sent = np.ascontiguousarray(rows)
         self.halo.collectives.calls.purpose = Purpose.FETCH
-        return self.exchange.begin(np.ascontiguousarray(rows)).wait()[self.fetch.places]
+        return self.exchange.begin(sent).wait()[self.fetch.places]
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return for each owned row the sum of the rows that all ranks have for it. (num_owned, width)"""

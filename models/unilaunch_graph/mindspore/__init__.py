@@ -4,6 +4,7 @@ What `unilaunch_graph.torch` has too has the same name. Every rank makes the sam
 Begin with `part.py` (a part and its exchanges), then read `reductions.py` (loss and gradients) and `layer.py`.
 """
 
+from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.mindspore.batch_norm import BatchNorm
 from unilaunch_graph.mindspore.blocks import blocks
 from unilaunch_graph.mindspore.exactness import check
@@ -18,7 +19,6 @@ from unilaunch_graph.mindspore.segments import segment_mean, segment_softmax, se
 from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
 from unilaunch_graph.network.metrics import accuracy
-from unilaunch_graph.simulation import NotCheckedError
 
 __all__ = [
     "Adam", "BatchNorm", "GATConv", "GraphPart", "NotCheckedError", "SAGEConv", "accuracy", "barrier", "blocks",

@@ -6,7 +6,8 @@ from mindspore import Tensor, nn
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
+from unilaunch_graph.comparison import NotCheckedError
+from unilaunch_graph.network.ranks import OTHER_RANKS, SIMULATED, ScriptRanks
 from unilaunch_graph.purpose import Purpose
 from unilaunch_mindspore.linear import FirstDerivative, OnHost
 
@@ -43,10 +44,10 @@ class Ranks(ScriptRanks):
         """Return operator @ rows, ordered after the last collective.
 
         Raises:
-            RuntimeError: A simulated rank has reached the job's.
+            NotCheckedError: A simulated rank has reached the job's.
         """
         if SIMULATED.get() not in {None, self}:
-            raise RuntimeError("it reaches the part in a way of its own, such as a function's variable")
+            raise NotCheckedError(OTHER_RANKS)
         out, self.last = collective(rows, self.last)
         return out
 

@@ -13,6 +13,8 @@ from unilaunch_graph.purpose import Purpose
 
 #: While a rank of a small graph is simulated (`check`): its ranks.
 SIMULATED: ContextVar[Any] = ContextVar("SIMULATED", default=None)
+#: Why a simulated rank that uses the ranks of the job is not checked.
+OTHER_RANKS = "it reaches the part in a way of its own, such as a function's variable"
 
 
 class ScriptRanks:
@@ -63,8 +65,8 @@ class ScriptRanks:
 
     def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
         """Return the rows from every rank, in the host's memory; the arguments are those of `Collectives.exchange`."""
-        self.collectives.calls.purpose = Purpose.FETCH
         received = np.empty((sum(receive_counts), *rows.shape[1:]), rows.dtype)
+        self.collectives.calls.purpose = Purpose.FETCH
         self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
         return received
 

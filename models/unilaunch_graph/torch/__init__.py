@@ -7,6 +7,7 @@ Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where Py
 
 from typing import TYPE_CHECKING, Any
 
+from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
 from unilaunch_graph.network.metrics import accuracy
@@ -20,7 +21,6 @@ from unilaunch_graph.torch.reductions import mean, sum_gradients, sum_ranks
 from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
-    from unilaunch_graph.simulation import NotCheckedError
     from unilaunch_graph.torch.distributed import distribute
     from unilaunch_graph.torch.exactness import check
     from unilaunch_graph.torch.portable_dropout import dropout_state
@@ -35,7 +35,7 @@ __all__ = [
 #: The names that need PyTorch Geometric, and the modules that they are in.
 _OF_PYG = {
     "distribute": "distributed", "dropout_state": "portable_dropout",
-    "check": "exactness", "NotCheckedError": "exactness",
+    "check": "exactness",
 }  # fmt: skip
 
 

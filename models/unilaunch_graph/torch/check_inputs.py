@@ -1,11 +1,12 @@
-"""What a call of a model is given on the small graph of a check: rows drawn from the real ones, as a tree of arguments.
+"""What a model is given on the small graph of a check: rows drawn from the real ones, in place of each tensor.
 
-Each argument is told by the part's own tensors, or by the number of its rows, and becomes a `_Stand`.
+A tensor among the arguments, or that the model holds, is told by the part's own tensors, or by the number of its rows.
+It becomes a `_Stand`. `copy.deepcopy` of the arguments and the model then puts the stands' rows in their places.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,26 +14,25 @@ import torch
 from torch.utils import _pytree as pytree
 from torch_geometric.data import Data
 
-from unilaunch_graph.simulation import NotCheckedError, SmallGraph
+from unilaunch_graph.comparison import NotCheckedError, RowIds
+from unilaunch_graph.simulation import EDGE_FIELDS, NODE_FIELDS, RowDraw, SmallGraph
 from unilaunch_graph.torch.part import GraphPart, is_same
+from unilaunch_graph.torch.ranks import Ranks
 
-_NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
-_EDGE_FIELDS = ("edge_weight", "edge_attr", "edge_type")
-_PLAIN = str | int | float | GraphPart | torch.dtype | torch.device | None
-#: Floats are varied by up to this share.
-_VARIED = 0.1
+_PLAIN = str | int | float | np.generic | GraphPart | torch.dtype | torch.device | None
+#: Of the edges that an argument has: at least so many.
+_FEWEST = 0.1
 
 
 class _Stand(NamedTuple):
-    """What stands for one argument.
+    """What stands for one tensor.
 
     Attributes:
-        kind: "given": the argument itself, or a part or a number of rows in its place. "field": the field *rows* of the
-            part. "nodes", "with halo", "edges": rows of these. "ends": the ends of the *chosen* edges. "whole": the
-            same rows in each part. "data": a `Data`, of which *rows* has a stand for each value.
+        kind: "field": the field *rows* of the part. "nodes", "with halo", "edges": rows of these. "ends": the ends of
+            the *chosen* edges. "whole": the same rows in each part.
         rows: For the whole small graph.
         chosen: Which edges the rows are of; None: all.
-        layout: The layout of the argument; *rows* are dense.
+        layout: The layout of the tensor; *rows* are dense.
     """
 
     kind: str
@@ -41,50 +41,78 @@ class _Stand(NamedTuple):
     layout: torch.layout = torch.strided
 
 
+class OnPart(NamedTuple):
+    """What a model is given on one part of the small graph.
+
+    Attributes:
+        part: The part.
+        given: The arguments and the options, not yet copied by *memo*.
+        memo: Of `copy.deepcopy`: what stands in place of tensors and of the real part, by their ids.
+        rows: The floats among them with a row for each owned node; gradients of these are wanted.
+        ids: Which rows of the small graph the part's are.
+    """
+
+    part: GraphPart
+    given: Any
+    memo: dict[int, Any]
+    rows: list[torch.Tensor]
+    ids: RowIds
+
+
 class Inputs:
-    """The arguments of one call, for any part of a small graph.
+    """The arguments of one call, and the tensors that the model holds, for any part of a small graph.
 
     Args:
-        given: The arguments and the options of the real call: a tree of lists, dicts and `Data`.
         real: This rank's part.
+        given: The arguments and the options of the real call: a tree of lists, dicts and `Data`.
+        held: Tensors that the model holds, which may have rows of the graph.
         parameters: The parameters of the model.
 
     Raises:
         NotCheckedError: An argument cannot be simulated.
     """
 
-    def __init__(self, given: Any, real: GraphPart, parameters: Sequence[torch.Tensor]) -> None:
-        self.real, self.draw = real, np.random.default_rng(0)
-        self.leaves, self.tree = pytree.tree_flatten(given)
-        tensors = [value for value in _within(self.leaves) if isinstance(value, torch.Tensor)]
-        fields = {name: getattr(real, name) for name in (*_NODE_FIELDS, *_EDGE_FIELDS)}
-        fields = {name: rows for name, rows in fields.items() if rows is not None}
-        widths = {size for rows in (*parameters, *tensors, *fields.values()) for size in rows.shape[1:]}
-        self.small = SmallGraph.like(real.arrays, widths | {len(one) for one in parameters if one.dim()})
-        self.num_nodes, self.num_edges = self.small.graph.num_nodes, len(self.small.graph.indices)
-        self.lengths = self._lengths(tensors)
-        self.stands = [self._stand(leaf) for leaf in self.leaves]
+    def __init__(
+        self, real: GraphPart, given: Any, held: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+    ) -> None:
+        self.real, self.given = real, given
+        tensors = list(_given_tensors(given))
+        known = {name: getattr(real, name) for name in (*NODE_FIELDS, *EDGE_FIELDS)}
+        known = {name: rows for name, rows in known.items() if rows is not None}
+        weights = {size for one in parameters for size in one.shape}
+        widths = weights | {size for rows in (*tensors, *held, *known.values()) for size in rows.shape[1:]}
+        self.small = SmallGraph.like(real.arrays, widths)
+        self.draw = RowDraw(self.small, widths)
+        self.lengths = self._lengths([*tensors, *held])
+        held = [one for one in held if self._are_rows(one) and len(one) not in weights]
+        self.stands = [(one, self._stand(one)) for one in {id(one): one for one in (*tensors, *held)}.values()]
         self.fields = {
-            name: self._rows(rows, "nodes" if name in _NODE_FIELDS else "edges") for name, rows in fields.items()
+            name: self._rows(rows, "nodes" if name in NODE_FIELDS else "edges") for name, rows in known.items()
         }
 
-    def on(self, part: GraphPart, dtype: torch.dtype) -> tuple[GraphPart, Any, list[torch.Tensor]]:
-        """Return *part* with rows, the arguments and the options, and the rows of nodes, whose gradients are wanted.
+    def on(self, part: GraphPart, dtype: torch.dtype) -> OnPart:
+        """Return what the model is given on a part of the small graph.
 
         Args:
-            part: A part of the small graph.
+            part: The part, without rows.
             dtype: The type of floats.
         """
-        fields = {name: self._value(None, stand, part, dtype) for name, stand in self.fields.items()}
-        part = replace(part, num_features=self.real.num_features, edge_arrays={}, node_arrays={}, **fields)
-        pairs = list(zip(self.leaves, self.stands, strict=True))
-        values = [self._value(leaf, stand, part, dtype) for leaf, stand in pairs]
-        stood = [
-            *zip(values, self.stands, strict=True),
-            *((fields[name], stand) for name, stand in self.fields.items()),
-        ]
-        rows = [rows.requires_grad_() for value, stand in stood for rows in _rows_of_nodes(value, stand)]
-        return part, pytree.tree_unflatten(values, self.tree), rows
+        made = {name: self._value(stand, part, dtype) for name, stand in self.fields.items()}
+        part = replace(part, num_features=self.real.num_features, edge_arrays={}, node_arrays={}, **made)
+        stood = [(self._value(stand, part, dtype), stand) for _, stand in self.stands]
+        both = [*stood, *((made[name], stand) for name, stand in self.fields.items())]
+        rows = [rows.requires_grad_() for rows, stand in both if _are_differentiable(rows, stand)]
+        nodes, edges = nodes_of(part).numpy(), edges_of(part).numpy()
+        of_kind = {"nodes": part.owned.numpy(), "edges": edges}
+        masked = [
+            of_kind[stand.kind][rows.numpy()] for rows, stand in both
+            if stand.kind in of_kind and rows.dtype == torch.bool and rows.dim() == 1 and stand.chosen is None
+        ]  # fmt: skip
+        pairs = ((getattr(self.real, one.name), getattr(part, one.name)) for one in fields(part))
+        memo = {id(real): small for real, small in pairs if isinstance(real, torch.Tensor | Ranks)}
+        memo |= {id(self.real): part} | {id(one): rows for (one, _), (rows, _) in zip(self.stands, stood, strict=True)}
+        given = pytree.tree_map(lambda leaf: self._renumbered(leaf, part), self.given)
+        return OnPart(part, given, memo, rows, RowIds(part.owned.numpy(), nodes, edges, masked))
 
     def _lengths(self, tensors: Sequence[torch.Tensor]) -> dict[int, tuple[str, torch.Tensor | None]]:
         """Return what rows of each number are of."""
@@ -95,67 +123,61 @@ class Inputs:
             real.num_owned: ("nodes", None) if real.num_owned != num_edges else ("nodes or edges", None),
         }  # fmt: skip
         for ends in filter(self._are_some_edges, tensors):
-            chosen = self.draw.random(self.num_edges) < max(ends.shape[1] / max(1, num_edges), _VARIED)
+            share = max(ends.shape[1] / max(1, num_edges), _FEWEST)
+            chosen = self.draw.random.random(self.draw.lengths["edges"]) < share
             lengths.setdefault(ends.shape[1], ("edges", torch.from_numpy(chosen)))
         return lengths
 
-    def _stand(self, leaf: Any) -> _Stand:
-        if isinstance(leaf, Data):
-            return _Stand("data", {name: self._stand(value) for name, value in leaf.to_dict().items()})
-        if not isinstance(leaf, torch.Tensor):
-            if isinstance(leaf, _PLAIN):
-                return _Stand("given")
-            raise NotCheckedError(f"it is called with {type(leaf).__name__}")
-        if name := self._field(leaf):
+    def _are_rows(self, held: torch.Tensor) -> bool:
+        """Return whether a tensor that the model holds has rows of the graph; what has not, keeps its numbers."""
+        if self._field(held) or self._are_some_edges(held):
+            return True
+        return held.dim() > 0 and len(held) in self.lengths and not _are_pairs(held)
+
+    def _stand(self, tensor: torch.Tensor) -> _Stand:
+        if name := self._field(tensor):
             return _Stand("field", name)
-        if self._are_some_edges(leaf):
-            return _Stand("ends", chosen=self.lengths[leaf.shape[1]][1])
-        if _are_pairs(leaf):
+        if self._are_some_edges(tensor):
+            return _Stand("ends", chosen=self.lengths[tensor.shape[1]][1])
+        if _are_pairs(tensor):
             raise NotCheckedError("it is called with other edges than part.edge_index")
-        return self._rows(leaf, *self.lengths.get(len(leaf) if leaf.dim() else -1, ("whole", None)))
+        return self._rows(tensor, *self.lengths.get(len(tensor) if tensor.dim() else -1, ("whole", None)))
 
-    def _field(self, leaf: torch.Tensor) -> str:
+    def _field(self, tensor: torch.Tensor) -> str:
         """Return which field of the part a tensor is; "" if it is none."""
-        for name in ("edge_index", "owned", *_NODE_FIELDS, *_EDGE_FIELDS):
-            if is_same(leaf, getattr(self.real, name)):
+        for name in ("edge_index", "owned", *NODE_FIELDS, *EDGE_FIELDS):
+            if is_same(tensor, getattr(self.real, name)):
                 return name
-        is_equal = (
-            _are_pairs(leaf) and leaf.shape == self.real.edge_index.shape and (leaf == self.real.edge_index).all()
-        )
-        return "edge_index" if is_equal else ""
+        edges = self.real.edge_index
+        may_be = _are_pairs(tensor) and tensor.shape == edges.shape and tensor.device == edges.device
+        return "edge_index" if may_be and (tensor == edges).all() else ""
 
-    def _are_some_edges(self, leaf: torch.Tensor) -> bool:
+    def _are_some_edges(self, tensor: torch.Tensor) -> bool:
         """Return whether these are edges into owned nodes, from halo nodes too; pairs of owned nodes may be others."""
-        if not _are_pairs(leaf) or not leaf.numel() or leaf is self.real.edge_index:
+        if not _are_pairs(tensor) or not tensor.numel() or tensor is self.real.edge_index:
             return False
-        source, target = leaf.amax(1).tolist()
+        source, target = tensor.amax(1).tolist()
         num_owned = self.real.num_owned
-        return bool(leaf.min() >= 0 and target < num_owned <= source < num_owned + self.real.num_halo)
+        return bool(tensor.min() >= 0 and target < num_owned <= source < num_owned + self.real.num_halo)
 
     def _rows(self, given: torch.Tensor, kind: str, chosen: torch.Tensor | None = None) -> _Stand:
-        """Return rows for the whole small graph, drawn from the given ones; floats are varied."""
+        """Return rows for the whole small graph, drawn from the given ones."""
         if kind == "nodes or edges":
             raise NotCheckedError("this part has as many edges as nodes")
         rows = given.detach()
         if is_drawn := kind != "whole" or (rows.dim() > 0 and len(rows) == self.real.num_nodes):
             rows = rows if len(rows) else torch.ones((1, *rows.shape[1:]), dtype=rows.dtype)
             rows = rows if rows.layout is torch.strided else rows.to_sparse_coo()  # type: ignore[no-untyped-call]
-            places = self.draw.integers(0, len(rows), self.num_edges if kind == "edges" else self.num_nodes)
+            places = self.draw.places(len(rows), "edges" if kind == "edges" else "nodes")
             rows = rows.index_select(0, torch.from_numpy(places).to(rows.device))
         rows = rows.to("cpu", copy=True) if rows.layout is torch.strided else rows.to_dense().cpu()
-        if is_drawn and rows.is_floating_point():
-            rows = rows.double() * (1 + _VARIED * torch.from_numpy(self.draw.random(rows.shape)))
+        if is_drawn:
+            rows = rows.double() if rows.is_floating_point() else rows
+            rows = torch.from_numpy(self.draw.varied(rows.numpy()))
         return _Stand(kind, rows, chosen, given.layout)
 
-    def _value(self, leaf: Any, stand: _Stand, part: GraphPart, dtype: torch.dtype) -> Any:
-        """Return an argument for a part."""
-        if stand.kind == "given":
-            return part if isinstance(leaf, GraphPart) else self._number(leaf, part)
-        if stand.kind == "data":
-            data = copy.copy(leaf)
-            for name, value in leaf.to_dict().items():
-                data[name] = self._value(value, stand.rows[name], part, dtype)
-            return data
+    def _value(self, stand: _Stand, part: GraphPart, dtype: torch.dtype) -> Any:
+        """Return what stands for a tensor on a part."""
         if stand.kind == "field":
             return part.owned % self.real.num_nodes if stand.rows == "owned" else getattr(part, stand.rows)
         edges = edges_of(part)
@@ -167,14 +189,27 @@ class Inputs:
         rows = rows.to(dtype) if rows.is_floating_point() else rows
         return rows if stand.layout is torch.strided else rows.to_sparse(layout=stand.layout)
 
-    def _number(self, leaf: Any, part: GraphPart) -> Any:
-        """Return the part's number of rows in place of the real part's."""
+    def _renumbered(self, leaf: Any, part: GraphPart) -> Any:
+        """Return an argument with the part's numbers of rows in place of the real part's."""
         real = self.real
         numbers = {
             real.num_nodes: part.num_nodes, real.num_owned + real.num_halo: part.num_owned + part.num_halo,
             real.num_owned: part.num_owned,
         }  # fmt: skip
+        if isinstance(leaf, Data):
+            leaf = copy.copy(leaf)
+            for name, value in leaf.to_dict().items():
+                leaf[name] = self._renumbered(value, part)
         return numbers.get(leaf, leaf) if type(leaf) is int else leaf
+
+
+def leaves_of(values: Any) -> Iterator[Any]:
+    """Yield what is in a tree of lists, dicts and PyG's `Data`."""
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, Data):
+            yield from leaves_of(leaf.to_dict())
+        else:
+            yield leaf
 
 
 def nodes_of(part: GraphPart) -> torch.Tensor:
@@ -188,20 +223,19 @@ def edges_of(part: GraphPart) -> torch.Tensor:
     return ids  # type: ignore[no-any-return]
 
 
-def _within(leaves: Sequence[Any]) -> Iterator[Any]:
-    """Yield the arguments, and those in PyG's `Data`."""
-    for leaf in leaves:
-        yield from leaf.to_dict().values() if isinstance(leaf, Data) else [leaf]
+def _given_tensors(given: Any) -> Iterator[torch.Tensor]:
+    for leaf in leaves_of(given):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif not isinstance(leaf, _PLAIN):
+            raise NotCheckedError(f"it is called with {type(leaf).__name__}")
 
 
-def _are_pairs(leaf: torch.Tensor) -> bool:
-    return leaf.dim() == 2 and len(leaf) == 2 and leaf.layout is torch.strided and not leaf.is_floating_point()  # noqa: PLR2004
+def _are_pairs(tensor: torch.Tensor) -> bool:
+    is_matrix = tensor.dim() == 2 and len(tensor) == 2 and tensor.layout is torch.strided  # noqa: PLR2004
+    return is_matrix and not tensor.is_floating_point()
 
 
-def _rows_of_nodes(value: Any, stand: _Stand) -> list[torch.Tensor]:
-    """Return the dense floats among an argument that have a row for each owned node."""
-    if stand.kind == "data":
-        inner: Mapping[str, _Stand] = stand.rows
-        return [rows for name, one in inner.items() for rows in _rows_of_nodes(value[name], one)]
-    is_wanted = stand.kind == "nodes" and value.is_floating_point() and value.layout is torch.strided
-    return [value] if is_wanted else []
+def _are_differentiable(rows: torch.Tensor, stand: _Stand) -> bool:
+    """Return whether these are dense floats with a row for each owned node."""
+    return stand.kind == "nodes" and rows.is_floating_point() and rows.layout is torch.strided

@@ -4,41 +4,33 @@ The parts run one after the other in one thread; `simulation.Journal` says what 
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from functools import partial
+from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_graph.comparison import WHERE, Array, RowIds, Run, difference, first_place
+from unilaunch_graph.comparison import Array, NotCheckedError, RowIds, Run, first_place
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.simulation import (
-    NUM_PARTS,
-    ROUNDS,
-    Journal,
-    JournalRows,
-    NotCheckedError,
-    OtherExchangesError,
-    line_of,
-)
-from unilaunch_graph.torch.check_inputs import Inputs, edges_of, nodes_of
+from unilaunch_graph.simulation import NUM_PARTS, ROUNDINGS, Journal, JournalRows, Simulation
+from unilaunch_graph.torch.check_inputs import Inputs, OnPart, leaves_of, nodes_of
 from unilaunch_graph.torch.part import GraphPart, make_part
-from unilaunch_graph.torch.ranks import Ranks, RealRanksError
+from unilaunch_graph.torch.portable_dropout import DROPOUTS
+from unilaunch_graph.torch.ranks import HALVES, Ranks
 from unilaunch_torch.linear import OnHost, apply
 
 #: Parameters of a model that is checked take so many bytes in float64.
 _MOST_BYTES = 1 << 28
-#: A tensor with so many elements that is no parameter is not copied.
+#: What the model holds with so many elements, and is no parameter, is not copied.
 _LARGE = 1 << 22
 #: Largest difference, as a share of the largest number: in float64, and where the model computes in a smaller type.
 _EXACT, _ROUNDED = 1e-9, 1e-3
@@ -48,152 +40,100 @@ _ADVICE = (
 )
 
 
-class Mode(NamedTuple):
-    """The mode of the caller.
-
-    Attributes:
-        training: Which modules are in training mode, by name.
-        has_gradients: Whether gradients are recorded.
-    """
-
-    training: Mapping[str, bool]
-    has_gradients: bool
-
-    @classmethod
-    def of(cls, model: Callable[..., Any]) -> "Mode":
-        """Return the mode now."""
-        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-        return cls({name: module.training for name, module in modules}, torch.is_grad_enabled())
-
-
-class _DrawsError(NotCheckedError):
-    """The model draws random numbers, in any type."""
-
-
-class Simulation:
-    """The runs of one call on the small graph.
+class ModelSimulation(Simulation):
+    """The runs of one call of a model on the small graph.
 
     Args:
         plain: The model as it was written, or a function.
         real: This rank's part.
         given: The arguments and the options of the call.
-        mode: The caller's mode.
+        training: Which modules of the model are in training mode, by name.
     """
 
-    def __init__(self, plain: Callable[..., Any], real: GraphPart, given: Any, mode: Mode) -> None:
-        self.plain, self.real, self.mode = plain, real, mode
+    def __init__(self, plain: Callable[..., Any], real: GraphPart, given: Any, training: Mapping[str, bool]) -> None:
+        self.plain, self.training = plain, training
+        held = held_by(plain) if isinstance(plain, torch.nn.Module) else []
         parameters = list(plain.parameters()) if isinstance(plain, torch.nn.Module) else []
+        held = [one for one in held if not isinstance(one, torch.nn.Parameter)]
         if 8 * sum(one.numel() for one in parameters) > _MOST_BYTES:
             raise NotCheckedError(f"its parameters take more than {_MOST_BYTES >> 20} MB")
         self.weights = _perturbed(parameters)
-        self.inputs = Inputs(given, real, parameters)
-        self.whole, self.parts = self.inputs.small.whole(), self.inputs.small.parts()
+        self.large = {id(one): one for one in held if prod(one.shape) >= _LARGE}
+        self.inputs = Inputs(real, given, [one for one in held if isinstance(one, torch.Tensor)], parameters)
         self.watch, self.dtype = _Watch(), torch.float64
+        self.records_steps = False
+        super().__init__(self.inputs.small)
 
+    @property
+    @override
+    def tolerance(self) -> float:
+        rounding = self.watch.rounding
+        return max(_ROUNDED, ROUNDINGS * rounding) if rounding else _EXACT
+
+    @override
     def difference(self) -> str:
-        """Return where the parts' numbers differ from the whole's; "" if they agree.
-
-        Raises:
-            NotCheckedError: The model cannot be simulated.
-        """
         try:
-            return self._difference()
-        except _DrawsError:
-            raise
-        except NotCheckedError:
-            self.dtype = torch.float32  # the model computes in a type of its own, say
-            return self._difference()
+            return self._difference_in(torch.float64)
+        except NotCheckedError:  # the model computes in a type of its own, say
+            dtypes = (one.dtype for one in self.weights if one.is_floating_point() and one.dtype != torch.float64)
+            return self._difference_in(next(dtypes, torch.float32))
 
-    def _difference(self) -> str:
-        torch.set_default_dtype(self.dtype)
-        plain = self._run_plain(steps=False)
-        journal = self._journal()
-        try:
-            for _ in range(ROUNDS):
-                runs = self._run_parts(journal, steps=False)
-                if is_settled := journal.turn(self._tolerance()):
-                    break
-        except RealRanksError as error:
-            raise NotCheckedError(str(error)) from error
-        except OtherExchangesError as error:
-            return f"{WHERE} {error}"
-        except Exception as error:  # noqa: BLE001  (of the user's model)
-            return ": ".join([f"{WHERE} it raises {line_of(error)}", *getattr(error, "__notes__", [])])
-        found = difference(plain, runs, self._tolerance())
-        if not found and not is_settled:
-            raise NotCheckedError("its parts never receive what they send")
-        if not found:
-            return ""
-        whole, parts = self._run_plain(steps=True), self._run_parts(self._journal(), steps=True)
-        place = first_place(whole, parts, self._tolerance()) or f"in {name_of(self.plain)}"
+    def _difference_in(self, dtype: torch.dtype) -> str:
+        torch.set_default_dtype(dtype)
+        self.dtype = dtype
+        return super().difference()
+
+    @override
+    def explain(self, found: str) -> str:
+        """Say where the first number differs."""
+        self.records_steps = True
+        whole, parts = self.run_whole(), self.run_parts(self.write_journal())
+        place = first_place(whole, parts, self.tolerance) or f"in {name_of(self.plain)}"
         return f"{found}, first {place}: {_ADVICE}"
 
-    def _tolerance(self) -> float:
-        return _ROUNDED if self.watch.is_rounded else _EXACT
-
-    def _run_plain(self, *, steps: bool) -> Run:
-        for _ in range(2):  # another thread of the script may draw numbers during one run
-            before = _draws()
-            with _not_checked("a small graph"):
-                run = self._run(self.whole, Ranks(0, 1, Alone(), torch.device("cpu")), None, steps=steps)
-            if _draws() == before:
-                return run
-        raise _DrawsError("it draws random numbers")
-
-    def _journal(self) -> Journal:
-        """Return what a rank exchanges that has all nodes."""
-        journal = Journal(self.whole.num_nodes)
-        with _not_checked("a small graph under ug.torch.distribute"):
-            self._run(self.whole, _Ranks(0), journal, steps=False)
-        journal.turn(0)
-        return journal
-
-    def _run_parts(self, journal: Journal, *, steps: bool) -> list[Run]:
-        return [self._run(arrays, _Ranks(rank), journal, steps=steps) for rank, arrays in enumerate(self.parts)]
-
-    def _run(self, arrays: Part, ranks: Ranks, journal: Journal | None, *, steps: bool) -> Run:
-        """Run the model as it was written; with a journal, under `distribute`."""
+    @override
+    def run(self, arrays: Part, rank: int, journal: Journal | None) -> Run:
+        ranks = _Ranks(rank) if journal else Ranks(0, 1, Alone(), torch.device("cpu"))
         SIMULATED.set(ranks)
-        part, (args, options), rows = self.inputs.on(_make_part(arrays, ranks, journal), self.dtype)
-        ids = RowIds(part.owned.numpy(), nodes_of(part).numpy(), edges_of(part).numpy())
-        model, weights = self._copy(part, is_distributed=journal is not None)
+        given = self.inputs.on(_make_part(arrays, ranks, journal), self.dtype)
+        model, weights = self._copy(given, is_distributed=journal is not None)
+        args, options = copy.deepcopy(given.given, given.memo)
         seen: list[tuple[str, Array]] = []
-        if steps and isinstance(model, torch.nn.Module):
+        if self.records_steps and isinstance(model, torch.nn.Module):
             _record_steps(model, seen)
         if isinstance(ranks, _Ranks):
             ranks.journal = journal
-        with torch.set_grad_enabled(self.mode.has_gradients), self.watch:
+        with self.watch:
             outputs = _tensors(model(*args, **options))
-            gradients = _gradients(outputs, [*rows, *weights], ids)
+            losses = _losses(outputs, given.ids, self.kinds_of(outputs, given.ids, journal))
+            gradients = _gradients(losses, [*given.rows, *weights])
         if not outputs:
             raise NotCheckedError("it returns no tensor")
         if journal is not None:
             journal.end()
         found = [None if gradient is None else _array(gradient) for gradient in gradients]
-        return Run(ids, [*map(_array, outputs)], found[: len(rows)], found[len(rows) :], seen)
+        num_rows = len(given.rows)
+        return Run(given.ids, [*map(_array, outputs)], found[:num_rows], found[num_rows:], seen)
 
-    def _copy(self, part: GraphPart, *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-        """Return the model with changed weights, and these. A part that it holds becomes the simulated one."""
+    def _copy(self, given: OnPart, *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+        """Return the model with changed weights, and these. What it holds of the real part becomes the small one's."""
         if not isinstance(self.plain, torch.nn.Module):
             return self.plain, []
         weights = {
             one: torch.nn.Parameter(weight.to(self.dtype) if weight.is_floating_point() else weight, one.requires_grad)
             for one, weight in self.weights.items()
         }
-        memo: dict[int, Any] = shared(self.plain, _LARGE)
-        memo |= {id(one): weight for one, weight in weights.items()}
-        held = [(getattr(self.real, one.name), getattr(part, one.name)) for one in fields(part)]
-        memo |= {id(one): other for one, other in held if isinstance(one, torch.Tensor | Ranks)} | {id(self.real): part}
+        memo = self.large | given.memo | {id(one): weight for one, weight in weights.items()}
         model = copy.deepcopy(self.plain, memo).to("cpu", self.dtype)
         for name, module in model.named_modules():
-            module.training = self.mode.training.get(name, module.training)
+            module.training = self.training.get(name, module.training)
             _leave_out_hooks(module)
             if isinstance(getattr(module, "dropout", None), float):
                 module.dropout = 0.0  # of attention, which is computed in another way in parts
         if is_distributed:
             from unilaunch_graph.torch.distributed import distribute
 
-            model = distribute(model, part, check=False)
+            model = distribute(model, given.part, check=False)
         return model, [weight for weight in weights.values() if weight.requires_grad]
 
 
@@ -212,7 +152,7 @@ class _Ranks(Ranks):
     def all_reduce(self, tensor: torch.Tensor, *_: Any) -> torch.Tensor:
         if self.journal is None:
             return tensor
-        return torch.from_numpy(self.journal.total("a sum over the ranks", tensor.detach().numpy()))
+        return _by_array(partial(self.journal.total, "a sum over the ranks"), tensor.detach())
 
     @override
     def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
@@ -221,8 +161,8 @@ class _Ranks(Ranks):
     @override
     def broadcast(self, tensor: torch.Tensor) -> None:
         if self.journal is not None:
-            sent = self.journal.of_rank_0("a broadcast", tensor.detach().numpy(), self.rank)
-            tensor.detach().copy_(torch.from_numpy(sent))
+            of_rank_0 = partial(self.journal.of_rank_0, "a broadcast", rank=self.rank)
+            tensor.detach().copy_(_by_array(of_rank_0, tensor.detach()))
 
 
 class _SimulatedPart(GraphPart):
@@ -230,17 +170,31 @@ class _SimulatedPart(GraphPart):
 
     @override
     def fetched(self, rows: torch.Tensor, nodes: Any) -> torch.Tensor:
-        ids = torch.as_tensor(nodes)
-        found = apply(self._rows("a fetch", ids.flatten()), rows)
+        ids = np.asarray(nodes)
+        found = apply(self._rows("a fetch", ids.reshape(-1)), rows)
         return found.view((*ids.shape, *rows.shape[1:]))
 
     @override
     def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
-        whole = self._rows("a gather", torch.arange(self.num_nodes)).matmat(rows.detach())
+        whole = self._rows("a gather", np.arange(self.num_nodes)).matmat(rows.detach())
         return whole if self.rank == 0 else None
 
-    def _rows(self, kind: str, needed: torch.Tensor) -> OnHost:
-        return OnHost(replace(self.exchange.operator, kind=kind, needed=needed.numpy()))  # type: ignore[attr-defined]
+    def _rows(self, kind: str, needed: Array) -> OnHost:
+        return _OnArrays(replace(self.exchange.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
+
+
+class _OnArrays(OnHost):
+    """An operator on host arrays, for tensors of any dtype."""
+
+    @override
+    def convert(self, function: Callable[[Any], Any], rows: torch.Tensor) -> torch.Tensor:
+        return _by_array(function, rows)
+
+
+def _by_array(function: Callable[[Any], Any], tensor: torch.Tensor) -> torch.Tensor:
+    """Return a function of a host array, of a tensor; numpy has no bfloat16."""
+    wide = tensor.float() if tensor.dtype in HALVES else tensor
+    return torch.from_numpy(function(wide.numpy())).to(tensor.dtype)
 
 
 def _make_part(arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart:
@@ -248,7 +202,7 @@ def _make_part(arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart
     part = make_part(arrays, ranks)
     if journal is None:
         return part
-    operator = OnHost(JournalRows("a halo exchange", journal, part.owned.numpy(), nodes_of(part).numpy()))
+    operator = _OnArrays(JournalRows("a halo exchange", journal, part.owned.numpy(), nodes_of(part).numpy()))
     return _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)} | {"exchange": operator})
 
 
@@ -256,60 +210,36 @@ class _Watch(TorchFunctionMode):
     """Sees all functions of torch in a run. Dropout drops nothing: it drops each element for itself, in parts too.
 
     Attributes:
-        is_rounded: Whether numbers smaller than float64 were computed.
+        rounding: The largest rounding of a floating type other than float64 that was computed in; 0: none was.
     """
-
-    DROPOUTS = frozenset({
-        functional.dropout, functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
-        functional.dropout2d, functional.dropout3d, torch.dropout, torch.alpha_dropout, torch.feature_dropout,
-        torch.feature_alpha_dropout,
-    })  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_rounded = False
+        self.rounding = 0.0
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        if func in self.DROPOUTS:
+        if func in DROPOUTS:
             return (args[0] if args else options["input"]).clone()
         if func is functional.scaled_dot_product_attention:
             args, options = (*args[:4], 0.0, *args[5:])[: len(args)], {**options, "dropout_p": 0.0}
             options = {name: value for name, value in options.items() if name != "dropout_p" or len(args) < 5}  # noqa: PLR2004
         result = func(*args, **options)
         if isinstance(result, torch.Tensor) and result.is_floating_point() and result.dtype != torch.float64:
-            self.is_rounded = True
+            self.rounding = max(self.rounding, torch.finfo(result.dtype).eps)
         return result
 
 
-def shared(model: torch.nn.Module, most: int) -> dict[int, Any]:
-    """Return a memo of `deepcopy` by which a copy has the same parameters, buffers and tensors of *most* and more."""
-    held = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
-    tensors = [*model.parameters(), *(held if most else [*model.buffers(), *held])]
-    return {id(tensor): tensor for tensor in tensors if tensor.numel() >= most}
-
-
-def _draws() -> tuple[Any, ...]:
-    kind, keys, *places = np.random.get_state(legacy=True)  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, keys.tobytes(), *places  # type: ignore[union-attr]
+def held_by(model: torch.nn.Module) -> list[Any]:
+    """Return the tensors and arrays that a model holds, parameters too, also in lists, dicts and PyG's `Data`."""
+    leaves = (leaf for module in model.modules() for leaf in leaves_of(vars(module)))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray)]
 
 
 def name_of(model: Callable[..., Any]) -> str:
     """Return the name of a module's class, or of a function."""
     return type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "model")
-
-
-@contextmanager
-def _not_checked(where: str) -> Iterator[None]:
-    """Let an error be the reason why a model is not checked."""
-    try:
-        yield
-    except NotCheckedError:
-        raise
-    except Exception as error:
-        why = str(error) if isinstance(error, RealRanksError) else line_of(error)
-        raise NotCheckedError(f"{where}: {why}") from error
 
 
 def _perturbed(parameters: Sequence[torch.Tensor]) -> dict[torch.Tensor, torch.Tensor]:
@@ -323,23 +253,23 @@ def _perturbed(parameters: Sequence[torch.Tensor]) -> dict[torch.Tensor, torch.T
     }
 
 
-def _gradients(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], ids: RowIds
-) -> Sequence[torch.Tensor | None]:  # fmt: skip
-    """Return the gradients of a loss over nodes and edges in which each element has a weight of its own."""
-    losses = []
-    for rows in outputs:
-        if (index := ids.of(rows)) is not None and rows.is_floating_point() and rows.requires_grad:
-            columns = torch.arange(rows[:1].numel(), dtype=rows.dtype)
-            factors = torch.sin(1.7 * torch.from_numpy(index).to(rows.dtype)[:, None] + columns)
-            losses.append((rows.reshape(len(rows), -1) * factors).sum())
-    if not losses or not inputs:
+def _losses(outputs: list[torch.Tensor], ids: RowIds, kinds: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:
+    """Yield a loss over each output's nodes or edges."""
+    for rows, of_rows in zip(outputs, kinds, strict=False):
+        factors = ids.factors(rows, of_rows)
+        if factors is not None and rows.is_floating_point() and rows.requires_grad:
+            yield (rows[: len(factors)] * torch.from_numpy(factors).to(rows.dtype)).sum()
+
+
+def _gradients(losses: Iterator[torch.Tensor], inputs: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    total = sum(losses, torch.zeros(()))
+    if not inputs or not total.requires_grad:
         return [None] * len(inputs)
-    return torch.autograd.grad(sum(losses[1:], losses[0]), inputs, allow_unused=True)
+    return torch.autograd.grad(total, inputs, allow_unused=True)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in leaves_of(values) if isinstance(leaf, torch.Tensor)]
     return [leaf if leaf.layout is torch.strided else leaf.to_dense() for leaf in leaves]
 
 

@@ -4,7 +4,7 @@ A model whose statistics, attention or norms are those of a rank's rows gives ot
 functions do not tell: they may stand in a helper, or in a class that is derived from one of PyG's. So `distribute`
 keeps a copy of the model as the user wrote it. At the first forward, copies run in float64 on a small random graph:
 
-1. the model as it was written, on the whole graph; nothing is replaced;
+1. the model as it was written, on the whole graph; nothing is replaced. Where a second run differs, it draws numbers;
 2. the model under `distribute`, as a rank that has all nodes: it writes down what is exchanged (`simulation.Journal`);
 3. the model under `distribute`, as each of three ranks, one after the other.
 
@@ -15,7 +15,6 @@ Outputs, gradients of the rows and sums of the parameters' gradients of 3 must b
 
 import copy
 import logging
-import random
 import sys
 import threading
 import warnings
@@ -24,15 +23,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.network.ranks import SIMULATED
-from unilaunch_graph.simulation import NotCheckedError, line_of
-from unilaunch_graph.torch.check_runs import Mode, Simulation, name_of, shared
+from unilaunch_graph.purpose import Purpose
+from unilaunch_graph.simulation import line_of, process_kept
+from unilaunch_graph.torch.check_runs import ModelSimulation, held_by, name_of
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -96,7 +96,7 @@ class Check:
             return
         try:
             if isinstance(model, torch.nn.Module):
-                self.plain = copy.deepcopy(model, shared(model, most=0))
+                self.plain = copy.deepcopy(model, {id(one): one for one in held_by(model)})
                 clear_caches(self.plain)
         except Exception as error:  # noqa: BLE001  (of the user's __deepcopy__)
             self.reason = f"it cannot be copied: {line_of(error)}"
@@ -132,10 +132,11 @@ class Check:
         """Return what the check of a call finds on this rank."""
         if self.reason:
             return Verdict(Finding.NOT_CHECKED, self.reason)
-        mode = Mode.of(model)
+        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+        training = {name: module.training for name, module in modules}
         try:
             with _process_kept():
-                found = Simulation(self.plain, self.part, (args, dict(options)), mode).difference()
+                found = ModelSimulation(self.plain, self.part, (args, dict(options)), training).difference()
         except NotCheckedError as error:
             is_told = isinstance(error.__cause__, SpecError)
             return Verdict(Finding.TOLD_BY_THE_CALL if is_told else Finding.NOT_CHECKED, str(error))
@@ -167,13 +168,13 @@ class Verdict(NamedTuple):
             return self
         findings = torch.zeros(ranks.size, dtype=torch.int64, device=ranks.device)
         findings[ranks.rank] = self.finding
-        findings = ranks.all_reduce(findings)
+        findings = ranks.all_reduce(findings, Purpose.CHECK)
         worst = Finding(int(findings.max()))
         letters = torch.zeros(_LONGEST, dtype=torch.int64, device=ranks.device)
         if int(findings.argmax()) == ranks.rank:
             text = self.text.encode()[:_LONGEST]
             letters[: len(text)] = torch.tensor(list(text))
-        text = bytes(ranks.all_reduce(letters).tolist()) if worst else b""
+        text = bytes(ranks.all_reduce(letters, Purpose.CHECK).tolist()) if worst else b""
         return Verdict(worst, text.rstrip(b"\0").decode(errors="replace"))
 
 
@@ -189,17 +190,14 @@ def clear_caches(model: torch.nn.Module) -> None:
 def _process_kept() -> Iterator[None]:
     """Set back what belongs to the process: generators, torch's default type, modes and compiled functions."""
     hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)  # not checkpoint's
-    with _PROCESS, torch.inference_mode(mode=False), torch.device("cpu"), hooks, _eager():
-        states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (the script's own)
-        dtype, simulated = torch.get_default_dtype(), SIMULATED.get()
+    outside = torch.inference_mode(mode=False), torch.set_grad_enabled(torch.is_grad_enabled())
+    with _PROCESS, process_kept(), outside[0], outside[1], torch.device("cpu"), hooks, _eager():
+        state, dtype = torch.get_rng_state(), torch.get_default_dtype()
         try:
             yield
         finally:
-            torch.set_rng_state(states[0])
-            random.setstate(states[1])
-            np.random.set_state(states[2])  # noqa: NPY002
+            torch.set_rng_state(state)
             torch.set_default_dtype(dtype)
-            SIMULATED.set(simulated)
 
 
 def _eager() -> AbstractContextManager[object]:

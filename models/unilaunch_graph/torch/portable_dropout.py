@@ -35,6 +35,7 @@ _CHANNELS = frozenset({
     functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.feature_alpha_dropout,
     torch.feature_dropout, torch.feature_alpha_dropout,
 })  # fmt: skip
+DROPOUTS = _ELEMENTS | _CHANNELS
 _ALPHA = frozenset({
     functional.alpha_dropout, functional.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
 })  # fmt: skip

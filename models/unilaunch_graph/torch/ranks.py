@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
-from unilaunch_graph.network.ranks import SIMULATED, ScriptRanks
+from unilaunch_graph.comparison import NotCheckedError
+from unilaunch_graph.network.ranks import OTHER_RANKS, SIMULATED, ScriptRanks
 from unilaunch_graph.purpose import Purpose
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
@@ -17,10 +18,6 @@ HALVES = {torch.bfloat16, torch.float16}
 _SENT_AS = {
     torch.int16: torch.bfloat16, torch.uint16: torch.bfloat16, torch.uint32: torch.int32, torch.uint64: torch.int64,
 }  # fmt: skip
-
-
-class RealRanksError(RuntimeError):
-    """A simulated rank has used the ranks of the job: the model reaches the job's part in a way of its own."""
 
 
 class Ranks(ScriptRanks):
@@ -63,8 +60,9 @@ class Ranks(ScriptRanks):
             purpose: What the rows are exchanged for.
         """
         self._refuse_simulation()
+        sent, received = self._bits(send), self._bits(receive)
         self.collectives.calls.purpose = purpose
-        return self.collectives.exchange(self._bits(send), send_counts, self._bits(receive), receive_counts)
+        return self.collectives.exchange(sent, send_counts, received, receive_counts)
 
     @override
     def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
@@ -87,8 +85,9 @@ class Ranks(ScriptRanks):
         if tensor.dtype in HALVES:
             return self.all_reduce(tensor.float(), purpose).to(tensor.dtype)
         total = tensor.detach().contiguous()
+        buffer = self._buffer(total.view(-1))
         self.collectives.calls.purpose = purpose
-        self.collectives.all_reduce(self._buffer(total.view(-1)))
+        self.collectives.all_reduce(buffer)
         return total
 
     def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
@@ -115,8 +114,9 @@ class Ranks(ScriptRanks):
             return
         self._refuse_simulation()
         whole = tensor.detach().contiguous()
+        buffer = self._bits(whole.view(-1))
         self.collectives.calls.purpose = Purpose.DISTRIBUTE
-        self.collectives.broadcast(self._bits(whole.view(-1)), 0)
+        self.collectives.broadcast(buffer, 0)
         tensor.detach().copy_(whole)
 
     @override
@@ -126,7 +126,7 @@ class Ranks(ScriptRanks):
 
     def _refuse_simulation(self) -> None:
         if SIMULATED.get() not in {None, self}:
-            raise RealRanksError("it reaches the part in a way of its own, such as a function's variable")
+            raise NotCheckedError(OTHER_RANKS)
 
     def _bits(self, tensor: torch.Tensor) -> Any:
         if self.device.type != "cpu":

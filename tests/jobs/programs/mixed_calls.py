@@ -6,6 +6,7 @@ reach each other, one after the other; and messages in pieces.
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -85,7 +86,20 @@ def main(collectives: Any) -> None:
         numbers = np.full(size, float(collectives.rank))
         collectives.broadcast(numbers, 1)
         assert (numbers == 1).all()
+    apart = mpi.MpiCollectives(collectives.comm.Dup())
+    refused: dict[str, Call] = {
+        "a broadcast": partial(_send_first, places=slice(2)),
+        "barrier": partial(_send_first, places=slice(0, 4, 2)),
+    }
+    told += _is_told(apart, refused, "a broadcast", "barrier")
     sys.stdout.write(f"rank {collectives.rank}: {told} errors\n")
+
+
+def _send_first(collectives: Any, places: slice) -> None:
+    """Broadcast some of four numbers, then meet: an array with gaps is refused before the others hear of it."""
+    with suppress(ValueError):
+        collectives.broadcast(np.ones(4)[places], 0)
+    collectives.barrier()
 
 
 def _is_told(collectives: Any, group: dict[str, Call], first: str, second: str) -> bool:

@@ -216,6 +216,127 @@ def test_another_structure_is_checked_too() -> None:
     on_parts(WHOLE, PARTS, work)
 
 
+class Selecting(Net):
+    """It returns some nodes' rows."""
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, mask: torch.Tensor) -> Any:  # type: ignore[override]
+        return super().forward(x, edge_index)[mask]
+
+
+def _is_right(part: GraphPart, model: torch.nn.Module, *given: Any) -> bool:
+    """Return whether a model goes through, and one with a mean of its rows or with wrong gradients does not."""
+    ug.check(model, part, *given)
+    for wrong in (_centred, _Detached.apply):
+        model.then = lambda _, x, wrong=wrong: wrong(x)  # type: ignore[assignment]
+        with pytest.raises(SpecError, match="not exact"):
+            ug.check(model, part, *given)
+    return True
+
+
+def test_rows_that_a_mask_selects_are_compared() -> None:
+    """The mask may select all nodes of a part, but for one; it may be an argument, in `Data`, or an attribute."""
+
+    class Holding(Net):
+        def __init__(self, data: Data) -> None:
+            super().__init__(lambda _, x: x)
+            self.data = data
+
+        @override
+        def forward(self) -> Any:  # type: ignore[override]
+            return super().forward(self.data.x, self.data.edge_index)[self.data.chosen]
+
+    def work(part: GraphPart) -> None:
+        x, edges, many = part.x.float(), part.edge_index, part.owned > part.owned.min()
+        assert _is_right(part, Selecting(lambda _, x: x), x, edges, part.train_mask)
+        assert _is_right(part, Holding(Data(x=x, edge_index=edges, chosen=many)))
+
+    on_parts(WHOLE, 1, work)
+
+
+def test_rows_that_a_comparison_selects_are_compared_by_size() -> None:
+    """Where the parts have other rows than the whole, nobody knows which, and that is said."""
+
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        return x[x[:, 0] > 0]
+
+    def work(part: GraphPart) -> None:
+        ug.check(positive, part, part.x)
+        with pytest.raises(SpecError, match="not exact"):
+            ug.check(lambda x: _centred(positive(x)), part, part.x)
+        with pytest.raises(ug.NotCheckedError, match="rows"):
+            ug.check(lambda x: x[: len(x) // 2], part, part.x)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_rows_with_halo_may_be_an_output() -> None:
+    """The gradient of a halo node's row is its owner's."""
+
+    def work(part: GraphPart) -> None:
+        ug.check(lambda x, part: ug.halo(x.tanh(), part), part, part.x, part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_what_the_model_holds_is_not_copied() -> None:
+    """A large table in a list is the model's own in each run."""
+    seen = set()
+
+    class Holding(Net):
+        def __init__(self) -> None:
+            super().__init__(lambda _, x: x)
+            self.tables = [torch.ones(1 << 22)]
+
+        @override
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+            seen.add(self.tables[0].data_ptr())
+            return super().forward(x, edge_index)
+
+    def work(part: GraphPart) -> None:
+        model = Holding()
+        ug.check(model, part, part.x.float(), part.edge_index)
+        assert seen == {model.tables[0].data_ptr()}
+
+    on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_a_model_of_16_bits_is_no_difference(kind: torch.dtype) -> None:
+    """Its rounding is not; a mean of a rank's rows is one."""
+
+    class Short(Net):
+        @override
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+            return super().forward(self.lin(x.to(kind)).relu(), edge_index).float()
+
+    def work(part: GraphPart) -> None:
+        for seed in range(2):
+            torch.manual_seed(seed)
+            ug.check(Short(lambda net, x: net.lin(x)).to(kind), part, part.x.float(), part.edge_index)
+            rounding = Net(lambda net, x: functional.softmax(net.lin(x).to(kind), 1).float())
+            ug.check(rounding, part, part.x.float(), part.edge_index)
+        for wrong in (Short(lambda _, x: _centred(x)).to(kind), Net(lambda _, x: _centred(x.to(kind)))):
+            with pytest.raises(SpecError, match="not exact"):
+                ug.check(wrong, part, part.x.float(), part.edge_index)
+
+    on_parts(WHOLE, 1, work)
+
+
+def test_ids_and_numbers_of_numpy_are_taken() -> None:
+    """Of any byte order and size, as the call itself takes them."""
+
+    def fetched(x: torch.Tensor, part: GraphPart, scale: Any) -> torch.Tensor:
+        return float(scale) * x @ ug.fetch(x, np.array([0, 3, 0], ">i8"), part).T
+
+    def work(part: GraphPart) -> None:
+        ug.check(fetched, part, part.x, part, np.longdouble(2))
+        with pytest.raises(ug.NotCheckedError, match="called with ndarray"):
+            ug.check(fetched, part, part.x, part, np.ones(1, ">f8"))
+
+    on_parts(WHOLE, PARTS, work)
+
+
 def test_a_check_is_fast() -> None:
     """In processor time, since other programs may run."""
     model = nn.GAT(WIDTH, 64, 3, 7, heads=4, norm="batch", dropout=0.5)
@@ -312,8 +433,14 @@ def test_rows_of_any_nodes_may_be_fetched_and_gathered() -> None:
     def of_the_first(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
         return x - ug.fetch(x, part.owned[:1], part)
 
+    def chosen(x: torch.Tensor, part: GraphPart) -> list[torch.Tensor]:
+        """Return as many rows as a mask may select, by chance."""
+        rows = x.tanh()
+        return [ug.fetch(rows, torch.arange(count), part) for count in range(10, 30)]
+
     def work(part: GraphPart) -> None:
         ug.check(compared, part, part.x, part)
+        ug.check(chosen, part, part.x, part)
         with pytest.raises(SpecError, match="not exact"):
             ug.check(of_the_first, part, part.x, part)
 

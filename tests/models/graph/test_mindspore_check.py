@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
@@ -89,3 +90,62 @@ def test_an_error_on_the_small_graph_is_said() -> None:
 
     with pytest.raises(ug.mindspore.NotCheckedError, match="no_such_method"):
         ug.mindspore.check(wrong, PART, PART.x)
+
+
+def _noisy(x: Tensor, _: GraphPart) -> Tensor:
+    return x + ops.rand(*x.shape)
+
+
+def _dropped(x: Tensor, _: GraphPart) -> Tensor:
+    return ops.dropout(x, 0.5)
+
+
+def _noisy_by_numpy(x: Tensor, _: GraphPart) -> Tensor:
+    return x + Tensor(np.random.rand(*x.shape).astype(np.float32))  # noqa: NPY002  (as scripts do)
+
+
+@pytest.mark.parametrize("then", [_noisy, _dropped, _noisy_by_numpy])
+def test_random_numbers_are_not_checked(then: Callable[[Tensor, GraphPart], Tensor]) -> None:
+    with pytest.raises(ug.mindspore.NotCheckedError, match="random"):
+        ug.mindspore.check(Net(then).set_train(), PART, PART.x, PART)
+
+
+def test_portable_dropout_is_checked() -> None:
+    """Its masks are of nodes, on any number of parts."""
+
+    def dropped(x: Tensor, part: GraphPart) -> Tensor:
+        return ug.mindspore.dropout(x, part, 0.5, seed=0, step=1)
+
+    ug.mindspore.check(Net(dropped).set_train(), PART, PART.x, PART)
+
+
+def test_rows_that_a_mask_selects_are_compared() -> None:
+    """The mask may select all nodes of a part, but for one."""
+
+    def selected(x: Tensor, mask: Tensor) -> Tensor:
+        return x[mask]
+
+    def centred(x: Tensor, mask: Tensor) -> Tensor:
+        return (x - x.mean(0))[mask]
+
+    for mask in (PART.train_mask, Tensor(np.arange(60) > 0)):
+        ug.mindspore.check(selected, PART, PART.x, mask)
+        with pytest.raises(SpecError, match="centred is not exact"):
+            ug.mindspore.check(centred, PART, PART.x, mask)
+
+
+@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=["float16", "bfloat16"])
+def test_a_network_of_16_bits_is_no_difference(kind: Any) -> None:
+    """Its rounding is not; a mean of a rank's rows is one."""
+
+    def squared(x: Tensor, part: GraphPart) -> Tensor:
+        return ug.mindspore.halo((x + x * x)[:, :3], part)[: part.num_owned]
+
+    def centred(x: Tensor, part: GraphPart) -> Tensor:
+        return squared(x - x.astype(ms.float32).mean(0).astype(x.dtype), part)
+
+    rows = PART.x.astype(kind)
+    ug.mindspore.check(squared, PART, rows, PART)
+    with pytest.raises(SpecError, match="centred is not exact"):
+        ug.mindspore.check(centred, PART, rows, PART)
+    ug.mindspore.check(Net(lambda x, _: x).to_float(ms.float16), PART, PART.x, PART)

@@ -17,6 +17,7 @@ from typing_extensions import override
 from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.errors import InputError, SpecError
 from unilaunch.interfaces.backend import Collectives
+from unilaunch.interfaces.calls import NONE, CallLog
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.batch_norm import batch_norm
 from unilaunch_graph.torch.distributed import distribute
@@ -709,3 +710,15 @@ def test_parts_may_be_dealt_out_in_any_way() -> None:
     nodes = on_parts(WHOLE, PARTS, lambda part: ug.gather(part.x, part), owner)[0]
     assert nodes is not None
     assert torch.equal(nodes, WHOLE.x)
+
+
+def test_a_call_that_is_refused_does_not_name_the_next_one() -> None:
+    """Numpy has no such floats, and MPI neither."""
+
+    def work(part: GraphPart) -> int:
+        calls = part.ranks.collectives.calls = CallLog()
+        with pytest.raises(TypeError, match="Float8"):
+            ug.sum_ranks(torch.zeros(2).to(torch.float8_e4m3fn), part)
+        return calls.purpose
+
+    assert on_parts(WHOLE, PARTS, work) == [NONE] * PARTS
