@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Arrays, Floats, FloatType, Indices, NumpyArrays, Rows, empty_rows
+from unilaunch_graph.exchange.cover import plan_messages
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16
@@ -310,6 +311,7 @@ def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: st
         dtype: Type of the rows.
     """
     kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
+    halo = serving(part, halo, kernels, pool)
     edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
     rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
     return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
@@ -346,6 +348,28 @@ def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
     return choose_kernels(dtype, part.num_edges, threads)
 
 
+def serving(part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
+    """Return the exchange that brings what a product with the edges needs; all ranks must call it.
+
+    Where ranks share memory, or rows are rounded: the halo rows. Else the fewest rows and partial sums.
+
+    Args:
+        part: This rank's part; it may have edges to some of its nodes only.
+        halo: The way to its halo rows.
+        kernels: What multiplies.
+        pool: Threads that share the partial sums.
+    """
+    if part.num_parts == 1 or isinstance(halo.wire, BFloat16) or halo.shares_memory():
+        return halo
+    messages = plan_messages(part, halo.collectives, halo.meter)
+
+    def sum_for(rank: int) -> Callable[[Rows, Rows], None]:
+        matrix = RowBlocks(*messages.sums(rank), part.num_owned, kernels)
+        return lambda rows, out: _multiply(matrix, rows, out, pool, _nothing)
+
+    return halo.covered(messages, [sum_for(rank) for rank in range(part.num_parts)])
+
+
 class HaloEdges:
     """W of ranks that divide nodes, a symmetric one; the halo travels while the owned columns are multiplied.
 
@@ -363,7 +387,7 @@ class HaloEdges:
             RowBlocks(indptr, indices, weights, num_columns, self.kernels)
             for indptr, indices, weights, num_columns in (
                 (part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
-                (part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo),
+                (*halo.messages.arriving, sum(halo.receive_counts)),
             )
         )
         self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
@@ -409,12 +433,15 @@ class DirectedEdges:
         self.kernels, self.pool = kernels, pool
         self.forward = HaloEdges(part, halo, kernels, pool)
         self.owned = _transposed(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, kernels)
-        self.remote = _transposed(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, kernels)
-        self.num_owned, self.num_halo = part.num_owned, part.num_halo
-        self.back = halo.among(np.arange(part.num_halo, dtype=np.int32), part.halo_counts, part.send_counts)
-        count = len(part.send_rows)
-        ones = np.ones(count, kernels.dtype)
-        self.home = sp.coo_array((ones, (part.send_rows, np.arange(count))), shape=(part.num_owned, count)).tocsr()
+        messages = halo.messages
+        self.num_owned, self.num_received = part.num_owned, int(messages.receive_counts.sum())
+        self.remote = _transposed(*messages.arriving, self.num_received, kernels)
+        every = np.arange(self.num_received, dtype=np.int32)
+        self.back = halo.among(every, messages.receive_counts, messages.send_counts)
+        indptr, indices, weights = messages.leaving
+        values = weights.astype(kernels.dtype) if len(weights) else np.ones(len(indices), kernels.dtype)
+        shape = len(indptr) - 1, part.num_owned
+        self.home = sp.csr_array((values, indices, indptr), shape=shape).T.tocsr()
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows."""
@@ -424,7 +451,7 @@ class DirectedEdges:
         """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
         rows = np.ascontiguousarray(rows)
         leaving, product = (
-            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
+            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_received, self.num_owned)
         )
         _multiply(self.remote, rows, leaving, self.pool, _nothing)
         arriving = self.back.begin(leaving)

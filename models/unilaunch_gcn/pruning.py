@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, HaloEdges
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, HaloEdges, serving
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -210,6 +210,7 @@ def prune(part: Part, full: Aggregation, exchanges: Sequence[int]) -> list[Prune
 
     def edges_of(restricted: Part) -> HaloEdges:
         exchange = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
+        exchange = serving(restricted, exchange, edges.kernels, edges.pool)
         return HaloEdges(restricted, exchange, edges.kernels, edges.pool)
 
     def aggregate(entering: Reach, leaving: Reach) -> PrunedAggregation:
