@@ -74,7 +74,10 @@ def _served(graph: Graph, owner: Ids, parts: int, widths: Sequence[int]) -> int:
             if (key := targets.tobytes()) not in known:
                 of_targets = edges[targets].tocsc()
                 known[key] = sum(
-                    sum(int(side.sum()) for side in smallest_cover(of_targets[:, np.flatnonzero(owner == sender)].tocsr()))
+                    sum(
+                        int(side.sum())
+                        for side in smallest_cover(of_targets[:, np.flatnonzero(owner == sender)].tocsr())
+                    )
                     for sender in range(parts)
                     if sender != receiver
                 )

@@ -15,18 +15,17 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Arrays, Floats, FloatType, Indices, NumpyArrays, Rows, empty_rows
-from unilaunch_graph.exchange.cover import plan_messages
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
-from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
+from unilaunch_graph.operators.halo_edges import DirectedEdges, Finish, HaloEdges, serving
+from unilaunch_graph.operators.row_blocks import RowBlocks, make_pool, multiply_blocks, transposed
 from unilaunch_graph.partition.part import Adjacency, Part
 
 
@@ -70,10 +69,6 @@ def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:
     """Return the weight of each edge: its own, or 1 in a graph that brings none. (edges,)"""
     return weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
-
-
-#: Turns rows of W @ H into rows of A_hat @ H, and returns them: which rows, None for all. It may change them in place.
-Finish = Callable[[Any, slice | None], Any]
 
 
 class Edges(Protocol):
@@ -348,119 +343,6 @@ def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
     return choose_kernels(dtype, part.num_edges, threads)
 
 
-def serving(part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
-    """Return the exchange that brings what a product with the edges needs; all ranks must call it.
-
-    Where ranks share memory, or rows are rounded: the halo rows. Else the fewest rows and partial sums.
-
-    Args:
-        part: This rank's part; it may have edges to some of its nodes only.
-        halo: The way to its halo rows.
-        kernels: What multiplies.
-        pool: Threads that share the partial sums.
-    """
-    if part.num_parts == 1 or isinstance(halo.wire, BFloat16) or halo.shares_memory():
-        return halo
-    messages = plan_messages(part, halo.collectives, halo.meter)
-
-    def sum_for(rank: int) -> Callable[[Rows, Rows], None]:
-        matrix = RowBlocks(*messages.sums(rank), part.num_owned, kernels)
-        return lambda rows, out: _multiply(matrix, rows, out, pool, _nothing)
-
-    return halo.covered(messages, [sum_for(rank) for rank in range(part.num_parts)])
-
-
-class HaloEdges:
-    """W of ranks that divide nodes, a symmetric one; the halo travels while the owned columns are multiplied.
-
-    Args:
-        part: This rank's part; it may have edges to some of its nodes only.
-        halo: The way to its halo rows.
-        kernels: What multiplies.
-        pool: Threads that share the product's rows.
-    """
-
-    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
-        self.halo, self.kernels, self.pool = halo, kernels, pool
-        self.num_rows = len(part.owned_indptr) - 1
-        self.owned, self.remote = (
-            RowBlocks(indptr, indices, weights, num_columns, self.kernels)
-            for indptr, indices, weights, num_columns in (
-                (part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
-                (*halo.messages.arriving, sum(halo.receive_counts)),
-            )
-        )
-        self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
-
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        product: Rows = empty_rows((self.num_rows, rows.shape[1]), self.kernels.dtype)
-        rows = np.ascontiguousarray(rows)
-        arriving = self.halo.begin(rows)
-
-        def multiply_owned(block: Block) -> None:
-            block.multiply(rows, product[block.span], add=False)
-            if block.span.start in self.without_halo:
-                finish(product[block.span], block.span)
-
-        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
-        halo_rows = arriving.wait()
-
-        def multiply_halo(block: Block) -> None:
-            block.multiply(halo_rows, product[block.span], add=True)
-            finish(product[block.span], block.span)
-
-        each(self.pool, self.remote.filled, multiply_halo, _nothing)
-        return product
-
-    rmatmat = matmat  # W is symmetric
-
-
-class DirectedEdges:
-    """W of ranks that divide nodes, where it is not symmetric: row = target, column = source.
-
-    The transposed product makes sums for the halo rows too. They travel to the rows' owners, as many bytes as the halo
-    rows, and are added in the order of the ranks, so that every run gives the same bits.
-
-    Args:
-        part: This rank's part of a directed graph.
-        halo: The way to its halo rows, and, among other rows, back.
-        kernels: What multiplies.
-        pool: Threads that share the product's rows.
-    """
-
-    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
-        self.kernels, self.pool = kernels, pool
-        self.forward = HaloEdges(part, halo, kernels, pool)
-        self.owned = _transposed(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, kernels)
-        messages = halo.messages
-        self.num_owned, self.num_received = part.num_owned, int(messages.receive_counts.sum())
-        self.remote = _transposed(*messages.arriving, self.num_received, kernels)
-        every = np.arange(self.num_received, dtype=np.int32)
-        self.back = halo.among(every, messages.receive_counts, messages.send_counts)
-        indptr, indices, weights = messages.leaving
-        values = weights.astype(kernels.dtype) if len(weights) else np.ones(len(indices), kernels.dtype)
-        shape = len(indptr) - 1, part.num_owned
-        self.home = sp.csr_array((values, indices, indptr), shape=shape).T.tocsr()
-
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows."""
-        return self.forward.matmat(rows, finish)
-
-    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
-        rows = np.ascontiguousarray(rows)
-        leaving, product = (
-            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_received, self.num_owned)
-        )
-        _multiply(self.remote, rows, leaving, self.pool, _nothing)
-        arriving = self.back.begin(leaving)
-        _multiply(self.owned, rows, product, self.pool, arriving.progress)
-        product += self.home @ arriving.wait()
-        finished: Rows = finish(product, None)
-        return finished
-
-
 class ColumnEdges:
     """W of ranks that divide columns: all edges, for some columns.
 
@@ -478,7 +360,7 @@ class ColumnEdges:
         self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
         self.back = self.whole
         if is_directed:
-            self.back = _transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
+            self.back = transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
         self.pool = make_pool(threads)
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
@@ -492,28 +374,6 @@ class ColumnEdges:
     def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
         columns = self.switch.to_columns(np.ascontiguousarray(rows))
         aggregated = empty_rows(columns.shape, columns.dtype)
-        _multiply(matrix, columns, aggregated, self.pool, _nothing)
+        multiply_blocks(matrix, columns, aggregated, self.pool)
         finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
         return finished
-
-
-def _transposed(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
-    kernels: Kernels,
-) -> RowBlocks:  # fmt: skip
-    """Return the transposed matrix of edges in CSR form; the entries of a row stand by target."""
-    values = weights if len(weights) else np.ones(len(indices), np.int8)
-    matrix = sp.csr_array((values, indices, indptr), shape=(len(indptr) - 1, num_columns)).T.tocsr()
-    kept = matrix.data if len(weights) else weights
-    return RowBlocks(matrix.indptr, matrix.indices.astype(np.int32, copy=False), kept, len(indptr) - 1, kernels)
-
-
-def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:
-    def multiply(block: Block) -> None:
-        block.multiply(rows, out[block.span], add=False)
-
-    each(pool, matrix.blocks, multiply, between)
-
-
-def _nothing() -> None:
-    pass

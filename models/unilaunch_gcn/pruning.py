@@ -29,11 +29,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, HaloEdges, serving
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
+from unilaunch_graph.operators.halo_edges import HaloEdges, serving
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.reach import Flags, has_flagged, is_pruned
 

@@ -195,8 +195,9 @@ def _choose(edges: sp.csc_array) -> _Choice:
     is_row = np.ones(edges.shape[1], bool)
     if 0 < edges.nnz <= MOST_EDGES:
         targets, columns = np.unique(edges.indices, return_inverse=True)
-        pairs = sp.csr_array((np.ones(edges.nnz, np.int8), columns, edges.indptr), shape=(len(is_row), len(targets)))
-        pairs.sum_duplicates()
+        entries = np.ones(edges.nnz, np.int8), columns, edges.indptr
+        pairs = sp.csr_array(entries, shape=(len(is_row), len(targets)), copy=True)
+        pairs.sum_duplicates()  # in place
         is_row = smallest_cover(pairs)[0]
     rows, summed = np.flatnonzero(is_row), np.flatnonzero(~is_row)
     by_sums = edges[:, summed].tocsr()

@@ -36,6 +36,7 @@ class HaloExchange:
     """
 
     def __init__(self, part: Part, collectives: Collectives, meter: Meter, wire: Wire) -> None:
+        self.part = part
         self.collectives = collectives
         self.meter = meter
         self.wire = wire

@@ -87,6 +87,7 @@ def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, 
             "gcn",
             np.dtype(dtype),
         )
+        meter.read()
         product = operator.matmat(x[part.owned])
         received = meter.read()[1]
         return product, operator.rmatmat(np.asfortranarray(y[part.owned])), received
