@@ -306,7 +306,7 @@ def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: st
         dtype: Type of the rows.
     """
     kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
-    halo = serving(part, halo, kernels, pool)
+    halo = serving(halo, kernels, pool)
     edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
     rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
     return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))

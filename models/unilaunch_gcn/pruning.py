@@ -210,9 +210,8 @@ def prune(part: Part, full: Aggregation, exchanges: Sequence[int]) -> list[Prune
         return []
 
     def edges_of(restricted: Part) -> HaloEdges:
-        exchange = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
-        exchange = serving(restricted, exchange, edges.kernels, edges.pool)
-        return HaloEdges(restricted, exchange, edges.kernels, edges.pool)
+        rows = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
+        return HaloEdges(restricted, serving(rows, edges.kernels, edges.pool), edges.kernels, edges.pool)
 
     def aggregate(entering: Reach, leaving: Reach) -> PrunedAggregation:
         needed = _columns(part.halo_indptr, part.halo_indices, leaving.owned, part.num_halo)

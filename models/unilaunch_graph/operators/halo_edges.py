@@ -23,17 +23,17 @@ from unilaunch_graph.partition.part import Part
 Finish = Callable[[Any, slice | None], Any]
 
 
-def serving(part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
+def serving(halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
     """Return the exchange that brings what a product with the edges needs; all ranks must call it.
 
     Where ranks share memory, or rows are rounded: the halo rows. Else the fewest rows and partial sums.
 
     Args:
-        part: This rank's part; it may have edges to some of its nodes only.
-        halo: The way to its halo rows.
+        halo: The way to the halo rows of a part, which may have edges to some of its nodes only.
         kernels: What multiplies.
         pool: Threads that share the partial sums.
     """
+    part = halo.part
     if part.num_parts == 1 or isinstance(halo.wire, BFloat16) or halo.shares_memory():
         return halo
     messages = plan_messages(part, halo.collectives, halo.meter)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.aggregation import kernels_of
 from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.exchange import cover
 from unilaunch_graph.exchange.cover import smallest_cover
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
@@ -67,7 +68,7 @@ def test_products_are_the_halos_with_the_fewest_messages(cut: Cut) -> None:
     def work(rank: int, collectives: Collectives) -> tuple[Any, ...]:
         part, meter = parts[rank], Meter()
         kernels = kernels_of(part, 1, F64)
-        halo = serving(part, HaloExchange(part, collectives, meter, Exact()), kernels, None)
+        halo = serving(HaloExchange(part, collectives, meter, Exact()), kernels, None)
         edges = (DirectedEdges if graph.is_directed else HaloEdges)(part, halo, kernels, None)
         meter.read()
         found = [step(x[part.owned], lambda rows, _: rows) for step in (edges.matmat, edges.rmatmat)]
@@ -85,3 +86,16 @@ def test_products_are_the_halos_with_the_fewest_messages(cut: Cut) -> None:
         for target in range(num_parts) for source in range(num_parts) if source != target
     )  # fmt: skip
     assert sum(received for _, _, received in results) == 2 * 3 * 8 * least
+
+
+def test_of_too_many_edges_rows_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A star's centre gets one partial sum; above the limit, a row of each of its leaves."""
+    graph = make_graph(9, [(0, leaf) for leaf in range(1, 9)])
+    parts = list(split_parts(graph, order_nodes(graph, np.minimum(np.arange(9), 1), 2)))
+
+    def received(limit: int) -> list[int]:
+        monkeypatch.setattr(cover, "MOST_EDGES", limit)
+        plans = on_every_rank(2, lambda rank, collectives: cover.plan_messages(parts[rank], collectives, Meter()))
+        return [int(plan.receive_counts.sum()) for plan in plans]
+
+    assert (received(8), received(7)) == ([1, 1], [8, 1])
