@@ -30,7 +30,7 @@ from unilaunch_graph.partition.preparation import sends_less_by_columns
 from unilaunch_graph.partition.reach import reached
 from unilaunch_graph.partition.statistics import PartitionStatistics, count, count_pruned
 
-HIDDEN = {"cora": 16, "amazon_photo": 64, "reddit": 16}
+HIDDEN = {"cora": 16, "amazon_photo": 64, "coauthor_cs": 64, "reddit": 16}
 COLUMNS = ("broadcast", "features first", "weights first", "rows or sums", "A_hat X once", "by columns", "auto")
 
 
@@ -42,7 +42,8 @@ def main() -> int:
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--graphs", type=Path, nargs="+", default=[])
     chosen = parser.parse_args()
-    sources = {"cora": "cora", "amazon_photo": str(SHARED / "graphs" / "amazon_photo.npz")}
+    sources = {"cora": "cora"}
+    sources |= {name: str(SHARED / "graphs" / f"{name}.npz") for name in ("amazon_photo", "coauthor_cs")}
     if chosen.large:
         sources["reddit"] = str(make_large(chosen.folder))
     sources |= {path.stem[:13]: str(path) for path in chosen.graphs}

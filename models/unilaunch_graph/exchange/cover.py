@@ -28,8 +28,8 @@ from unilaunch_graph.arrays import Ids, Indices
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 
-#: Edges between two parts up to which a smallest cover is searched, within about 5 s; from more on rows alone are sent. A
-#: bound in seconds would give other plans in other runs, and other bits.
+#: Edges between two parts up to which a smallest cover is searched, within about 5 s; of more, rows alone are sent. A
+#: bound in seconds would give other plans, and other bits, in other runs.
 MOST_EDGES = 1 << 23
 
 
