@@ -34,7 +34,7 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
-from unilaunch_graph.operators.halo_edges import HaloEdges, serving
+from unilaunch_graph.operators.halo_edges import HaloEdges, covering
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.reach import Flags, has_flagged, is_pruned
 
@@ -210,8 +210,10 @@ def prune(part: Part, full: Aggregation, exchanges: Sequence[int]) -> list[Prune
         return []
 
     def edges_of(restricted: Part) -> HaloEdges:
-        rows = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
-        return HaloEdges(restricted, serving(rows, edges.kernels, edges.pool), edges.kernels, edges.pool)
+        exchange = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
+        if halo.sums:
+            exchange = covering(exchange, edges.kernels, edges.pool)
+        return HaloEdges(restricted, exchange, edges.kernels, edges.pool)
 
     def aggregate(entering: Reach, leaving: Reach) -> PrunedAggregation:
         needed = _columns(part.halo_indptr, part.halo_indices, leaving.owned, part.num_halo)

@@ -26,23 +26,28 @@ Finish = Callable[[Any, slice | None], Any]
 def serving(halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
     """Return the exchange that brings what a product with the edges needs; all ranks must call it.
 
-    Where ranks share memory, or rows are rounded: the halo rows. Else the fewest rows and partial sums.
+    Where ranks share memory, or rows are rounded: the halo rows. Else what `covering` returns, as its arguments are.
+    """
+    if halo.part.num_parts == 1 or isinstance(halo.wire, BFloat16) or halo.shares_memory():
+        return halo
+    return covering(halo, kernels, pool)
+
+
+def covering(halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
+    """Return the exchange of the fewest rows and partial sums; all ranks must call it.
 
     Args:
         halo: The way to the halo rows of a part, which may have edges to some of its nodes only.
         kernels: What multiplies.
         pool: Threads that share the partial sums.
     """
-    part = halo.part
-    if part.num_parts == 1 or isinstance(halo.wire, BFloat16) or halo.shares_memory():
-        return halo
-    messages = plan_messages(part, halo.collectives, halo.meter)
+    messages = plan_messages(halo.part, halo.collectives, halo.meter)
 
     def sum_for(rank: int) -> Callable[[Rows, Rows], None]:
-        matrix = RowBlocks(*messages.sums(rank), part.num_owned, kernels)
+        matrix = RowBlocks(*messages.sums(rank), halo.part.num_owned, kernels)
         return lambda rows, out: multiply_blocks(matrix, rows, out, pool)
 
-    return halo.covered(messages, [sum_for(rank) for rank in range(part.num_parts)])
+    return halo.covered(messages, [sum_for(rank) for rank in range(halo.part.num_parts)])
 
 
 class HaloEdges:

@@ -10,7 +10,7 @@ from unilaunch_graph.arrays import Floats, FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.operators.edges import Edges
-from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, serving
+from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, covering
 from unilaunch_graph.operators.row_blocks import RowBlocks, multiply_blocks
 from unilaunch_graph.purpose import Purpose
 
@@ -78,7 +78,7 @@ class NeighboursOfAllParts:
     ) -> None:
         part = replace(halo.part, owned_weights=_ONES, halo_weights=_ONES)
         self.calls, kernels = halo.collectives.calls, choose_kernels(dtype, part.num_edges, 1)
-        halo = serving(HaloExchange(part, halo.collectives, halo.meter, halo.wire), kernels, pool)
+        halo = covering(HaloExchange(part, halo.collectives, halo.meter, halo.wire), kernels, pool)
         self.edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
         degrees = np.diff(part.owned_indptr + part.halo_indptr)
         self.scale = (1 / np.maximum(degrees, 1)).astype(dtype)[:, None] if mean else None
