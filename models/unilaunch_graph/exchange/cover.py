@@ -80,7 +80,8 @@ class Messages:
         is_row = np.concatenate([
             np.arange(count) < rows for count, rows in zip(self.send_counts, self.row_counts, strict=True)
         ])  # fmt: skip
-        return self.leaving.indices[self.leaving.indptr[:-1][is_row]]
+        rows: Indices = self.leaving.indices[self.leaving.indptr[:-1][is_row]]
+        return rows
 
     def sums(self, rank: int) -> Entries:
         """Return the partial sums for a rank, as a matrix of the owned rows."""
