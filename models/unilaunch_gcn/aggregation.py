@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
@@ -25,7 +24,8 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
-from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
+from unilaunch_graph.operators.halo_edges import DirectedEdges, Finish, HaloEdges, serving
+from unilaunch_graph.operators.row_blocks import RowBlocks, make_pool, multiply_blocks, transposed
 from unilaunch_graph.partition.part import Adjacency, Part
 
 
@@ -69,10 +69,6 @@ def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:
     """Return the weight of each edge: its own, or 1 in a graph that brings none. (edges,)"""
     return weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
-
-
-#: Turns rows of W @ H into rows of A_hat @ H, and returns them: which rows, None for all. It may change them in place.
-Finish = Callable[[Any, slice | None], Any]
 
 
 class Edges(Protocol):
@@ -310,6 +306,7 @@ def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: st
         dtype: Type of the rows.
     """
     kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
+    halo = serving(halo, kernels, pool)
     edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
     rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
     return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
@@ -346,94 +343,6 @@ def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
     return choose_kernels(dtype, part.num_edges, threads)
 
 
-class HaloEdges:
-    """W of ranks that divide nodes, a symmetric one; the halo travels while the owned columns are multiplied.
-
-    Args:
-        part: This rank's part; it may have edges to some of its nodes only.
-        halo: The way to its halo rows.
-        kernels: What multiplies.
-        pool: Threads that share the product's rows.
-    """
-
-    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
-        self.halo, self.kernels, self.pool = halo, kernels, pool
-        self.num_rows = len(part.owned_indptr) - 1
-        self.owned, self.remote = (
-            RowBlocks(indptr, indices, weights, num_columns, self.kernels)
-            for indptr, indices, weights, num_columns in (
-                (part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
-                (part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo),
-            )
-        )
-        self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
-
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        product: Rows = empty_rows((self.num_rows, rows.shape[1]), self.kernels.dtype)
-        rows = np.ascontiguousarray(rows)
-        arriving = self.halo.begin(rows)
-
-        def multiply_owned(block: Block) -> None:
-            block.multiply(rows, product[block.span], add=False)
-            if block.span.start in self.without_halo:
-                finish(product[block.span], block.span)
-
-        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
-        halo_rows = arriving.wait()
-
-        def multiply_halo(block: Block) -> None:
-            block.multiply(halo_rows, product[block.span], add=True)
-            finish(product[block.span], block.span)
-
-        each(self.pool, self.remote.filled, multiply_halo, _nothing)
-        return product
-
-    rmatmat = matmat  # W is symmetric
-
-
-class DirectedEdges:
-    """W of ranks that divide nodes, where it is not symmetric: row = target, column = source.
-
-    The transposed product makes sums for the halo rows too. They travel to the rows' owners, as many bytes as the halo
-    rows, and are added in the order of the ranks, so that every run gives the same bits.
-
-    Args:
-        part: This rank's part of a directed graph.
-        halo: The way to its halo rows, and, among other rows, back.
-        kernels: What multiplies.
-        pool: Threads that share the product's rows.
-    """
-
-    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
-        self.kernels, self.pool = kernels, pool
-        self.forward = HaloEdges(part, halo, kernels, pool)
-        self.owned = _transposed(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, kernels)
-        self.remote = _transposed(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, kernels)
-        self.num_owned, self.num_halo = part.num_owned, part.num_halo
-        self.back = halo.among(np.arange(part.num_halo, dtype=np.int32), part.halo_counts, part.send_counts)
-        count = len(part.send_rows)
-        ones = np.ones(count, kernels.dtype)
-        self.home = sp.coo_array((ones, (part.send_rows, np.arange(count))), shape=(part.num_owned, count)).tocsr()
-
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W @ rows."""
-        return self.forward.matmat(rows, finish)
-
-    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
-        """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
-        rows = np.ascontiguousarray(rows)
-        leaving, product = (
-            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
-        )
-        _multiply(self.remote, rows, leaving, self.pool, _nothing)
-        arriving = self.back.begin(leaving)
-        _multiply(self.owned, rows, product, self.pool, arriving.progress)
-        product += self.home @ arriving.wait()
-        finished: Rows = finish(product, None)
-        return finished
-
-
 class ColumnEdges:
     """W of ranks that divide columns: all edges, for some columns.
 
@@ -451,7 +360,7 @@ class ColumnEdges:
         self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
         self.back = self.whole
         if is_directed:
-            self.back = _transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
+            self.back = transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
         self.pool = make_pool(threads)
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
@@ -465,28 +374,6 @@ class ColumnEdges:
     def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
         columns = self.switch.to_columns(np.ascontiguousarray(rows))
         aggregated = empty_rows(columns.shape, columns.dtype)
-        _multiply(matrix, columns, aggregated, self.pool, _nothing)
+        multiply_blocks(matrix, columns, aggregated, self.pool)
         finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
         return finished
-
-
-def _transposed(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
-    kernels: Kernels,
-) -> RowBlocks:  # fmt: skip
-    """Return the transposed matrix of edges in CSR form; the entries of a row stand by target."""
-    values = weights if len(weights) else np.ones(len(indices), np.int8)
-    matrix = sp.csr_array((values, indices, indptr), shape=(len(indptr) - 1, num_columns)).T.tocsr()
-    kept = matrix.data if len(weights) else weights
-    return RowBlocks(matrix.indptr, matrix.indices.astype(np.int32, copy=False), kept, len(indptr) - 1, kernels)
-
-
-def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:
-    def multiply(block: Block) -> None:
-        block.multiply(rows, out[block.span], add=False)
-
-    each(pool, matrix.blocks, multiply, between)
-
-
-def _nothing() -> None:
-    pass

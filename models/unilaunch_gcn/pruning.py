@@ -29,11 +29,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling, HaloEdges
+from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
+from unilaunch_graph.operators.halo_edges import HaloEdges, covering
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.reach import Flags, has_flagged, is_pruned
 
@@ -210,6 +211,8 @@ def prune(part: Part, full: Aggregation, exchanges: Sequence[int]) -> list[Prune
 
     def edges_of(restricted: Part) -> HaloEdges:
         exchange = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
+        if halo.sums:
+            exchange = covering(exchange, edges.kernels, edges.pool)
         return HaloEdges(restricted, exchange, edges.kernels, edges.pool)
 
     def aggregate(entering: Reach, leaving: Reach) -> PrunedAggregation:

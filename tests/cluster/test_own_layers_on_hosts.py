@@ -12,10 +12,11 @@ EPOCHS = 3
 
 
 @pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
+@pytest.mark.parametrize("framework", ["torch_layers", pytest.param("mindspore", marks=pytest.mark.mindspore)])
 def test_curves_weights_and_scores_are_those_of_pyg_in_one_process(
-    cluster: Cluster, mpirun: Path, tmp_path: Path
+    cluster: Cluster, mpirun: Path, framework: str, tmp_path: Path
 ) -> None:  # fmt: skip
-    """Under `mpirun -H a,b,c python train.py`, in PyTorch; MindSpore's jobs are those of test_own_mindspore.py."""
+    """Under `mpirun -H a,b,c python train.py`: no memory is shared, so rows or partial sums travel for our SAGEConv."""
     file = tmp_path / "graph.npz"
     write_directed_graph(file)
     expected = train_by_pyg(str(file), tmp_path, LAYERS, EPOCHS)
@@ -32,7 +33,7 @@ def test_curves_weights_and_scores_are_those_of_pyg_in_one_process(
         "OMPI_MCA_mpi_yield_when_idle=1",
         sys.executable,
     ]
-    line = [*start, PROGRAMS["torch_layers"], file, tmp_path, tmp_path / "out.npz", str(EPOCHS), *LAYERS]
+    line = [*start, PROGRAMS[framework], file, tmp_path, tmp_path / "out.npz", str(EPOCHS), *LAYERS]
     cluster.run(0, line, tmp_path).check()
     for kind, apart in difference(tmp_path / "out.npz", expected, LAYERS).items():
         assert apart <= 1e-10, kind

@@ -8,7 +8,10 @@ from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, HostFunction
+from unilaunch_graph.mindspore.padding import padded
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.ranks import Collective
+from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import Apply, Call, OnHost, widened
 
 
@@ -44,6 +47,12 @@ class _MindSpore:
 
     def apply(self, operator: Any, rows: Tensor) -> Tensor:
         return Apply(OnHost(operator))(rows)
+
+    def arrays(self, part: GraphPart) -> Part:
+        return padded(part.arrays)
+
+    def together(self, operator: Any, rows: Tensor, part: GraphPart) -> Tensor:
+        return part.ranks.apply(Collective(operator, part.ranks), rows)
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
         return ops.mm(rows, weight)  # the backward of matmul takes twice as long

@@ -3,12 +3,18 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, HostFunction
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.network.checks import check_matrix
 from unilaunch_graph.network.part import PartFields
+from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.edges import ChosenEdges, choose_edges
+from unilaunch_graph.partition.part import Part, merge_in_edges
 
 
 class Framework(Protocol):
@@ -43,6 +49,12 @@ class Framework(Protocol):
 
     def edges(self, part: Any) -> tuple[NDArray[Any], dict[Any, Any]]:
         """Return both ends of each edge (2, edges), and the cache for the layers' preparations of these edges."""
+
+    def arrays(self, part: Any) -> Part:
+        """Return a part's arrays, with a row for each row of its tensors."""
+
+    def together(self, operator: Any, rows: Any, part: Any) -> Any:
+        """Return a linear operator on arrays, in which all ranks take part, applied to a tensor."""
 
     def pool(self) -> ThreadPoolExecutor | None:
         """Return the threads that share the work; None for one thread."""
@@ -81,3 +93,20 @@ class Layer:
             made[self_loops] = choose_edges(ends, part.num_owned, part.num_owned + part.num_halo, self_loops=self_loops)
         chosen: ChosenEdges = made[self_loops]
         return chosen
+
+    def exchange_of(self, rows: Any, part: Any) -> HaloExchange | None:
+        """Return the way to the halo rows, if partial sums shall stand for some of them. All ranks must call it.
+
+        None: halo rows travel. They do so in shared memory, and of `part.x`, whose halo PyTorch keeps.
+        """
+        if part.world_size == 1 or SIMULATED.get() is not None or rows is part.x:
+            return None
+        ends, made = self.framework.edges(part)
+        if "exchange" not in made:
+            arrays = self.framework.arrays(part)
+            exchange = HaloExchange(arrays, part.ranks.collectives, Meter(), Exact())
+            has_others = np.array([not np.array_equal(ends, merge_in_edges(arrays).ends)], np.float64)
+            exchange.collectives.all_reduce(has_others)
+            made["exchange"] = None if exchange.shares_memory() or has_others[0] else exchange
+        found: HaloExchange | None = made["exchange"]
+        return found

@@ -5,7 +5,7 @@ from typing import Any
 from unilaunch_graph.network.checks import check_width
 from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.network.layer import Layer
-from unilaunch_graph.operators.neighbours import Neighbours
+from unilaunch_graph.operators.neighbours import Neighbours, NeighboursOfAllParts
 
 
 class GraphSage(Layer):
@@ -81,7 +81,15 @@ class GraphSage(Layer):
 
     def _aggregate(self, rows: Any, part: Any) -> Any:
         edges, use = self.edges_of(part, self_loops=False), self.framework
-        key = self.aggr == "mean", use.dtype(rows)
+        exchange = self.exchange_of(rows, part)
+        mean, dtype = self.aggr == "mean", use.dtype(rows)
+        key = mean, dtype, exchange is None
         if key not in edges.made:
-            edges.made[key] = Neighbours(edges.edges, key[1], use.pool(), mean=key[0])
+            edges.made[key] = (
+                NeighboursOfAllParts(exchange, dtype, use.pool(), mean=mean)
+                if exchange
+                else Neighbours(edges.edges, dtype, use.pool(), mean=mean)
+            )
+        if exchange:
+            return use.together(edges.made[key], rows, part)
         return use.apply(edges.made[key], halo(rows, part))

@@ -1,14 +1,18 @@
-"""The sum or the mean over the in-edges of a part's owned nodes, as a linear operator on host arrays."""
+"""The sum or the mean over the in-edges of a part's owned nodes, as linear operators on host arrays."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from unilaunch_graph.arrays import Floats, FloatType, Rows, empty_rows
+from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.operators.edges import Edges
-from unilaunch_graph.operators.row_blocks import Block, RowBlocks, each
+from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, covering
+from unilaunch_graph.operators.row_blocks import RowBlocks, multiply_blocks
+from unilaunch_graph.purpose import Purpose
 
 _ONES = np.empty(0, np.float32)
 
@@ -55,9 +59,41 @@ class Neighbours:
     def _multiply(self, blocks: RowBlocks, rows: Rows, num_rows: int) -> Rows:
         rows = np.ascontiguousarray(rows)
         product = empty_rows((num_rows, rows.shape[1]), rows.dtype)
+        multiply_blocks(blocks, rows, product, self.pool)
+        return product
 
-        def multiply(block: Block) -> None:
-            block.multiply(rows, product[block.span], add=False)
 
-        each(self.pool, blocks.blocks, multiply, lambda: None)
+class NeighboursOfAllParts:
+    """The operator of `Neighbours` on the owned rows of all ranks: what they need of each other is part of it.
+
+    Args:
+        halo: The way to the halo rows of this rank's part.
+        mean: As of `Neighbours`.
+        dtype: Type of the rows.
+        pool: Threads that share the blocks.
+    """
+
+    def __init__(
+        self, halo: HaloExchange, dtype: FloatType, pool: ThreadPoolExecutor | None = None, *, mean: bool
+    ) -> None:
+        part = replace(halo.part, owned_weights=_ONES, halo_weights=_ONES)
+        self.calls, kernels = halo.collectives.calls, choose_kernels(dtype, part.num_edges, 1)
+        halo = covering(HaloExchange(part, halo.collectives, halo.meter, halo.wire), kernels, pool)
+        self.edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
+        degrees = np.diff(part.owned_indptr + part.halo_indptr)
+        self.scale = (1 / np.maximum(degrees, 1)).astype(dtype)[:, None] if mean else None
+
+    def matmat(self, rows: Rows) -> Rows:
+        """Return the sum or mean of each owned node; all ranks must call it. (num_owned, width)"""
+        self.calls.purpose = Purpose.HALO
+        return self.edges.matmat(rows, self._scaled)
+
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return the transposed operator's product; all ranks must call it. (num_owned, width)"""
+        self.calls.purpose = Purpose.SUM_HALO
+        return self.edges.rmatmat(rows if self.scale is None else rows * self.scale, lambda product, _: product)
+
+    def _scaled(self, product: Rows, span: slice | None) -> Rows:
+        if self.scale is not None:
+            product *= self.scale if span is None else self.scale[span]
         return product

@@ -155,7 +155,35 @@ def _without_threads_of_its_own() -> None:
             again.join()
 
 
-def each(pool: Pool, blocks: Sequence[Block], multiply: Callable[[Block], None], between: Callable[[], None]) -> None:
+def _nothing() -> None:
+    pass
+
+
+def each(
+    pool: Pool, blocks: Sequence[Block], multiply: Callable[[Block], None], between: Callable[[], None] = _nothing
+) -> None:  # fmt: skip
     """Multiply the blocks, by all threads if there is a pool, and do *between* after each."""
     for _ in pool.map(multiply, blocks) if pool else map(multiply, blocks):
         between()
+
+
+def multiply_blocks(
+    matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None] = _nothing
+) -> None:  # fmt: skip
+    """Write the product of a matrix and rows to *out*; the other arguments are those of `each`."""
+
+    def multiply(block: Block) -> None:
+        block.multiply(rows, out[block.span], add=False)
+
+    each(pool, matrix.blocks, multiply, between)
+
+
+def transposed(
+    indptr: NDArray[Any], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
+    kernels: Kernels,
+) -> RowBlocks:  # fmt: skip
+    """Return the transpose of a matrix; the arguments are those of `RowBlocks`."""
+    values = weights if len(weights) else np.ones(len(indices), np.int8)
+    matrix = sp.csr_array((values, indices, indptr), shape=(len(indptr) - 1, num_columns)).T.tocsr()
+    kept = matrix.data if len(weights) else weights
+    return RowBlocks(matrix.indptr, matrix.indices.astype(np.int32, copy=False), kept, len(indptr) - 1, kernels)

@@ -11,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.operators.row_blocks import make_pool
+from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, writes
 from unilaunch_torch.linear import OnHost, apply, call
 
@@ -40,6 +41,12 @@ class _Torch:
         return call(function, *inputs)
 
     def apply(self, operator: Any, rows: torch.Tensor) -> torch.Tensor:
+        return apply(OnHost(operator), rows)
+
+    def arrays(self, part: GraphPart) -> Part:
+        return part.arrays
+
+    def together(self, operator: Any, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:  # noqa: ARG002
         return apply(OnHost(operator), rows)
 
     def product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Several parts in one process: together they are the whole graph, and they move exactly their halo."""
+"""Several parts in one process: together they are the whole graph, and they move exactly their halo, or less."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,12 +45,16 @@ F64 = np.dtype(np.float64)
 
 
 @pytest.fixture(scope="module", params=["shared", "messages"], autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How rows come to their halo."""
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How rows come to their halo; in messages partial sums stand for some of them."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "messages":
             patch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
-        yield
+        yield request.param
+
+
+def _are_bytes_of_rows(received: int, rows: int, way: str) -> bool:
+    return received <= rows if way == "messages" else received == rows
 
 
 def _parts(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> list[Part]:
@@ -68,7 +72,7 @@ def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
 @pytest.mark.parametrize("threads", [1, 3])
 @given(cut=cut_graphs(), width=st.integers(1, 4), dtype=st.sampled_from([np.float32, np.float64]))
 @settings(max_examples=60)
-def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: type) -> None:
+def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, dtype: type) -> None:
     """The product is the dense one, its own transpose too; each part receives its halo once, and nothing else."""
     graph, owner, num_parts = cut
     parts = _parts(graph, owner, num_parts)
@@ -83,6 +87,7 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
             "gcn",
             np.dtype(dtype),
         )
+        meter.read()
         product = operator.matmat(x[part.owned])
         received = meter.read()[1]
         return product, operator.rmatmat(np.asfortranarray(y[part.owned])), received
@@ -91,9 +96,8 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
     dense, limit = dense_a_hat(graph), 1e-12 if dtype is np.float64 else 1e-5
     np.testing.assert_allclose(_whole(parts, [product for product, _, _ in results]), dense @ x, rtol=0, atol=limit)
     np.testing.assert_allclose(_whole(parts, [back for _, back, _ in results]), dense.T @ y, rtol=0, atol=limit)
-    assert [received for _, _, received in results] == [
-        part.num_halo * width * np.dtype(dtype).itemsize for part in parts
-    ]
+    for part, (_, _, received) in zip(parts, results, strict=True):
+        assert _are_bytes_of_rows(received, part.num_halo * width * np.dtype(dtype).itemsize, way)
 
 
 @given(cut=cut_graphs(), width=st.integers(1, 7), conv=st.sampled_from(["gcn", "sage"]))
@@ -150,7 +154,7 @@ def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
     return Graph(plain.indptr, plain.indices, features, np.arange(40) % 3, plain.split, 3)
 
 
-def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
+def test_sparse_features_are_aggregated_once_in_blocks_of_columns(way: str) -> None:
     """Also when their columns fill no whole number of blocks; the ranks exchange block by block."""
     graph = _problem_graph(sparse=True, num_features=600)
     parts = _parts(graph, np.arange(40) % 3, 3)
@@ -168,7 +172,8 @@ def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
     expected = dense_a_hat(graph) @ graph.features.toarray()
     whole = _whole(parts, [features.toarray() for features, _ in results])
     np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-12)
-    assert [received for _, received in results] == [part.num_halo * 600 * 8 for part in parts]
+    for part, (_, received) in zip(parts, results, strict=True):
+        assert _are_bytes_of_rows(received, part.num_halo * 600 * 8, way)
 
 
 OWNERS = {
@@ -192,7 +197,7 @@ OWNERS = {
     ],
     ids=["product first", "aggregated once", "aggregation first", "everything", "means"],
 )
-def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str) -> None:  # noqa: FBT001
+def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str, way: str) -> None:  # noqa: FBT001
     """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
     graph = _problem_graph(sparse=sparse)
     spec = GcnSpec(**options)
@@ -212,7 +217,11 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
             meter.read()
             gradient = mine.gradient(3)
             whole = parts[rank].num_halo * 8 * sum(layer.exchanges * layer.width for layer in config.layers)
-            assert meter.read()[1] == (whole if kind == "device" else _halo_bytes(graph, owner, rank, config))
+            received = meter.read()[1]
+            if kind == "device":
+                assert received == whole
+            else:
+                assert _are_bytes_of_rows(received, _halo_bytes(graph, owner, rank, config), way)
             counts = mine.evaluate()
             collectives.all_reduce(gradient)
             collectives.all_reduce(counts)

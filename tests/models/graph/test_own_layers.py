@@ -102,7 +102,13 @@ def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
 @pytest.mark.parametrize("ranks", OWNERS)
 @pytest.mark.parametrize("options", SAGES, ids=str)
 @pytest.mark.parametrize("out", [OUT, 2 * WIDTH])
-def test_sage_is_pygs(options: dict[str, Any], out: int, ranks: int) -> None:
+@pytest.mark.parametrize("hosts", ["one host", "several hosts"])
+def test_sage_is_pygs(
+    options: dict[str, Any], out: int, ranks: int, hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """By halo rows, and on several hosts by rows or partial sums."""
+    if hosts == "several hosts":
+        monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
     ours, theirs = pair_of(SAGEConv, pyg.SAGEConv, options, out)
     assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
 
