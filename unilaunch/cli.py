@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec, Spec
     from unilaunch.spec.task import Task
 
-#: Options of `launch` with which it starts an mpirun, in nearly all cases.
-_ASKING_FOR_MPIRUN = {"hosts", "hostfile", "mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args"}
-
 S = TypeVar("S", bound="Spec")
 T = TypeVar("T")
 
@@ -187,8 +184,10 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
     """Start a job, and return its exit code."""
+    from unilaunch.spec.launch_spec import OF_MPIRUN
+
     guard = None
-    if given.get("target") and not _ASKING_FOR_MPIRUN & set(given):
+    if given.get("target") and not {"hosts", "hostfile", *OF_MPIRUN} & set(given):  # else mpirun starts nearly all jobs
         from unilaunch.job.started import Guard
 
         # It imports unilaunch while this process imports what plans the job.

@@ -26,8 +26,6 @@ from unilaunch.spec.run_spec import RunSpec
 from unilaunch.spec.task import Machine, Task
 from unilaunch.version import __version__
 
-#: Options that only an mpirun can apply.
-_OF_MPIRUN = ("mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args")
 #: The fields of `LaunchSpec` that say how ranks are started. Others may hold secrets, and no rank depends on them.
 _OF_THE_START = {"nnodes", "node_rank", "max_restarts", "grace", "cwd", "bind_to"}
 #: Packages whose data path is faster over MPI.
@@ -97,8 +95,7 @@ def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
     typed = f"--nnodes {spec.nnodes}"
     if hosts:
         raise SpecError(f"{typed}: the same line starts the ranks of each node: leave it out, or the hosts")
-    if spec.launcher == "mpirun" or (option := _option_of_mpirun(spec)):
-        option = "--launcher mpirun" if spec.launcher == "mpirun" else option
+    if option := "--launcher mpirun" if spec.launcher == "mpirun" else ", ".join(spec.options_of_mpirun):
         raise SpecError(
             f"{typed}: no mpirun starts the ranks: leave {option} out, or name the hosts by -H or --hostfile"
         )
@@ -112,19 +109,13 @@ def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
         )
 
 
-def _option_of_mpirun(spec: LaunchSpec) -> str:
-    """Return an option that was given and that only an mpirun can apply, as it is typed; "" if there is none."""
-    name = next((name for name in _OF_MPIRUN if getattr(spec, name)), "")
-    return {"": "", "mpi_args": "--mpi-arg"}.get(name, f"--{name.replace('_', '-')}")
-
-
 def _need_of_mpirun(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapping[str, str]) -> _Need | None:
     spec = task.spec
     here = own_names([host.name for host in hosts]) | {environ.get(slurm.NODE, "")}
     if other := next((host.name for host in hosts if host.name not in here), None):
         return _Need(f"{other} is another host", forces=True)
-    if option := _option_of_mpirun(spec):
-        return _Need(f"{option} is an option of mpirun", forces=True)
+    if options := spec.options_of_mpirun:
+        return _Need(f"{options[0]} is an option of mpirun", forces=True)
     return _need_of_program(task, has_devices=any(visible_devices(environ).values()))
 
 

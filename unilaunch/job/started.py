@@ -266,7 +266,7 @@ class DirectAgents:
         text = json.dumps({**what, "bound": request.mpi.bind_to != "none"})
         started = StartedAgent(guard)
         data = text.encode() + b"\n"
-        with suppress(OSError), started.lending_files(console) as files:  # killed: its end says so
+        with started.lending_files(console) as files, suppress(OSError):  # killed: its end says so
             sent = socket.send_fds(guard.connection, [data], files)
             guard.connection.sendall(data[sent:])
         return started
@@ -291,17 +291,28 @@ class StartedAgent(Started):
 
     @contextmanager
     def lending_files(self, console: "Console") -> Iterator[list[int]]:
-        """Yield the agent's input, output and error output; this process keeps the other ends of their pipes."""
+        """Yield the agent's input, output and error output; this process keeps the other ends of their pipes.
+
+        Raises:
+            LauncherError: They cannot be opened.
+        """
         with ExitStack() as lent:
-            files = [os.open(os.devnull, os.O_RDONLY) if console.stdin is None else console.stdin, 1, 2]
-            if console.stdin is None:
-                lent.callback(os.close, files[0])
-            if console.shown:
-                (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
-                for writing in files[1:]:
-                    lent.callback(os.close, writing)
-                self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+            try:
+                files = self._open_files(console, lent)
+            except OSError as error:
+                raise LauncherError(f"the ranks' output cannot be opened: {error.strerror}: see ulimit -n") from None
             yield files
+
+    def _open_files(self, console: "Console", lent: ExitStack) -> list[int]:
+        files = [os.open(os.devnull, os.O_RDONLY) if console.stdin is None else console.stdin, 1, 2]
+        if console.stdin is None:
+            lent.callback(os.close, files[0])
+        if console.shown:
+            (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
+            for writing in files[1:]:
+                lent.callback(os.close, writing)
+            self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+        return files
 
     @override
     def poll(self) -> int | None:

@@ -110,6 +110,12 @@ def refuse_variables(spec: LaunchSpec, own: Sequence[str] = (JOB_ID,)) -> None:
         raise SpecError(f"-x {taken[0]}: the manifest gives each pod its own: leave it out")
 
 
+def refuse_folder(spec: LaunchSpec) -> None:
+    """Raise an error for `--cwd`: a folder of this machine is none of an image."""
+    if spec.cwd:
+        raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
+
+
 def resume_at_restart(
     task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)
 ) -> Task[LaunchSpec]:

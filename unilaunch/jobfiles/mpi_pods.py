@@ -36,8 +36,7 @@ def complete_on_hosts(task: Task[LaunchSpec], options: HostPodSpec) -> Task[Laun
     """
     spec, nodes = task.spec, options.nodes
     k8s.refuse_variables(spec)
-    if spec.cwd:
-        raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
+    k8s.refuse_folder(spec)
     if "grace" in spec.model_fields_set:
         raise SpecError(
             f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "

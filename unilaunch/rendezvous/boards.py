@@ -81,7 +81,7 @@ class Board(ABC):
     """The place where the ranks of one attempt find rank 0, for one rank."""
 
     info: LauncherInfo
-    #: What a user can check if a rank did not find rank 0 on this board.
+    #: Where a rank has looked for rank 0, and the question for the user if rank 0 was not there; ends with "?".
     advice: str
 
     @abstractmethod
@@ -249,7 +249,7 @@ class FileBoard(TextBoard):
         self._file = PrivateFile(find_folder(environ, one_host=info.one_host), self.name)
         self.advice = (
             f"through a file in {self._file.folder}: was rank 0 started, and do all hosts of the job share that "
-            "folder? XDG_CACHE_HOME names another one"
+            "folder (XDG_CACHE_HOME names another one)?"
         )
 
     @override

@@ -121,6 +121,15 @@ def test_mpirun_that_does_not_start_at_all_is_not_tried_again(monkeypatch: pytes
     starts.assert_called_once()
 
 
+@pytest.mark.parametrize(("cause", "starts"), [(Cause.NEVER_BEGAN, 2), (Cause.CANNOT_START, 1)])
+def test_ranks_that_never_began_are_tried_again(cause: Cause, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow host may come at the next attempt; a program that cannot start fails again."""
+    failed, well = LaunchResult(1, (), Failure(cause, "", 1), Path(), None), LaunchResult(0, (), None, Path(), None)
+    monkeypatch.setattr(restart, "start", start := create_autospec(job_start.start, side_effect=[failed, well]))
+    restart.run(_plan("-n 1 --max-restarts 1", {}), {}, Caller(UserSignals(), attended=True))
+    assert start.call_count == starts
+
+
 def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

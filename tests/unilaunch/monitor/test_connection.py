@@ -437,6 +437,7 @@ def test_the_first_rank_has_a_limit(*, several: bool, hint: str) -> None:
         monitor.look()
         assert monitor.verdict
         assert monitor.verdict.exit_code == 1
+        assert monitor.verdict.first.cause is Cause.NEVER_BEGAN
         assert monitor.verdict.line.startswith(f"no rank has begun within 5 s (--timeout){hint}")
 
 
