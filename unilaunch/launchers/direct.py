@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 from unilaunch.record import Record
 
@@ -36,8 +36,8 @@ class Direct(Launcher):
         if RANK not in environ:
             return None
         several = environ.get(LOCAL_SIZE) != environ.get(SIZE)  # nodes can be one machine: the ranks count its ranks
-        return describe(
-            environ, self.title, NEEDED[:2] if several else NEEDED, (RUN,), run_id=environ.get(RUN, ""), mpi=False,
+        return self.describe(
+            environ, NEEDED[:2] if several else NEEDED, (RUN,), run_id=environ.get(RUN, ""), mpi=False,
         )  # fmt: skip
 
 

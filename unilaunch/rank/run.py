@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import gethostname
@@ -80,6 +81,10 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
     except UnilaunchError as error:
         _tell_refusal(error, number, peers, status)
         return _leave_late(error.exit_code, started)
+    except Exception as error:  # noqa: BLE001  (a plug-in may raise any exception)
+        traceback.print_exc()
+        status.fail(error, 1)
+        return _leave_late(1, started)
     finally:
         peers.leave()
 
