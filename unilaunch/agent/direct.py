@@ -122,7 +122,7 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
             bind(processors)
             if not is_first:
                 _read_nothing()
-            if share.size > 1 and not request["mpi"]:
+            if share.size > 1 and not request["allows_mpi"]:
                 refuse_imports()
             os.environ.clear()  # noqa: TID251  (a rank's environment replaces that of the process above)
             os.environ.update(rank_environment(environ, share, local_rank) | dict(variables))  # noqa: TID251

@@ -201,7 +201,7 @@ class Leader(DirectAgents):
     """
 
     def __init__(self, plan: Plan, secret: StartSecret, signals: UserSignals, guard: Guard | None) -> None:
-        super().__init__(plan.task.target, mpi=False, guard=guard)
+        super().__init__(plan.task.target, allows_mpi=False, guard=guard)
         self.plan, self.signals = plan, signals
         self._nonce = os.urandom(16).hex()
         self._attempt = 0
@@ -400,7 +400,7 @@ def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: 
         return 128 + signals.number
     line, secret = reached
     line.send(describe(plan))
-    with closing(line.connection), closing(DirectAgents(plan.task.target, mpi=False, guard=guard)) as agents:
+    with closing(line.connection), closing(DirectAgents(plan.task.target, allows_mpi=False, guard=guard)) as agents:
         return _Follower(plan, secret, line, agents, signals).run()
 
 

@@ -47,7 +47,7 @@ def launch_attended(
         UnilaunchError: It cannot be started.
     """
     plan = prepare(task, environ)
-    if guard and not isinstance(plan.mpirun, DirectStart):
+    if guard and not isinstance(plan.starter, DirectStart):
         guard.close()
     with noting_signals(signals := UserSignals(), to_the_end=True):
         if plan.task.spec.nnodes > 1:
@@ -81,7 +81,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     Raises:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
-    allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.mpirun, DirectStart)
+    allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.starter, DirectStart)
     login.check_logins(plan, lambda: caller.signals.number)
     if caller.signals.number:
         say("interrupted")
@@ -118,8 +118,8 @@ def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAge
         from unilaunch.job.nodes import Leader, StartSecret
 
         return Leader(plan, StartSecret(plan.task.spec, environ), caller.signals, caller.guard)
-    mpi = isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi
-    return DirectAgents(plan.task.target, mpi=mpi, guard=caller.guard)
+    allows_mpi = isinstance(plan.starter, DirectStart) and plan.starter.allows_mpi
+    return DirectAgents(plan.task.target, allows_mpi=allows_mpi, guard=caller.guard)
 
 
 def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task[LaunchSpec]:

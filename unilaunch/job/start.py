@@ -18,12 +18,12 @@ from unilaunch.folder.result import LaunchResult, RankResult
 from unilaunch.interfaces.observer import Observed
 from unilaunch.interfaces.plugins import load_observer
 from unilaunch.interfaces.report_layout import ReportLayout
-from unilaunch.job.choice import DirectStart
 from unilaunch.job.plan import Plan
 from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
 from unilaunch.job.stop import PROMPT, Stop, UserSignals
 from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
 from unilaunch.launchers.direct import NO_WINDOWS
+from unilaunch.launchers.mpirun import Mpirun
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox, RankSeen
@@ -109,14 +109,13 @@ def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAg
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         windows = own_windows() if caller.attended and spec.console == "rank0" else NO_WINDOWS
         environ = {**request.environ, MONITOR: where, SPEC: hand_over(task)}
-        if isinstance(plan.mpirun, DirectStart):
-            console = Console(caller.stdin, live.shown, windows)
-            started: Started = agents.start(request, environ, console)
-        else:
+        if isinstance(plan.starter, Mpirun):
             inbox.input = caller.stdin
             told = {WINDOWS: json.dumps(windows)} if any(windows) else {}
-            line = plan.mpirun.start_line(request, (MONITOR, SPEC, *told), session)
-            started = StartedMpirun(line, environ | told, shown=live.shown)
+            line = plan.starter.start_line(request, (MONITOR, SPEC, *told), session)
+            started: Started = StartedMpirun(line, environ | told, shown=live.shown)
+        else:
+            started = agents.start(request, environ, Console(caller.stdin, live.shown, windows))
         returncode = _run(started, inspection, Stop(monitor, signals, spec.grace, live), live)
         stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
@@ -269,7 +268,7 @@ def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     """Return how the job failed; None if it did not. Where the launcher was killed, that is the failure."""
     verdict = monitor.conclude()
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
-        message = f"{plan.mpirun.process} was killed by {signal_name(-returncode)}"
+        message = f"{plan.starter.process} was killed by {signal_name(-returncode)}"
         failure = Failure(Cause.LOST_LAUNCHER, message, 128 - returncode, host=socket.gethostname())
         first = {"ranks": verdict.alike, "what": describe(verdict.first)} if verdict else {}
         return Verdict(failure, 128 - returncode, [first, *verdict.consequences] if verdict else ())

@@ -223,7 +223,7 @@ class DirectAgents:
 
     Args:
         target: What the ranks run, for lists of processes.
-        mpi: Whether the ranks may import a library that needs MPI.
+        allows_mpi: Whether the ranks may import a library that needs MPI.
         guard: A process that was started before the job was planned.
 
     Attributes:
@@ -234,8 +234,8 @@ class DirectAgents:
     exit_code = 1
     key: bytes | None = None
 
-    def __init__(self, target: object, *, mpi: bool, guard: Guard | None = None) -> None:
-        self._target, self._mpi, self._guard = str(target), mpi, guard
+    def __init__(self, target: object, *, allows_mpi: bool, guard: Guard | None = None) -> None:
+        self._target, self._allows_mpi, self._guard = str(target), allows_mpi, guard
 
     def start(
         self, request: "Request", environ: Mapping[str, str], console: "Console", share: "Share | None" = None
@@ -253,19 +253,21 @@ class DirectAgents:
         """
         from unilaunch.launchers.direct import Share
 
-        given = (text.partition("=") for text in request.mpi.export)
+        given = (text.partition("=") for text in request.options.export)
         environ = {**environ, **{name: value for name, equals, value in given if equals}}
-        if self._guard and not self._guard.serves(environ, request.mpi.cwd):
+        if self._guard and not self._guard.serves(environ, request.options.cwd):
             self._guard.close()
             self._guard = None
-        self._guard = guard = self._guard or Guard(self._target, environ, request.mpi.cwd)
+        self._guard = guard = self._guard or Guard(self._target, environ, request.options.cwd)
         guard.tell(environ)
         words = request.program[request.program.index("--") :] if "--" in request.program else ()
         share = share or Share(0, request.nprocs, request.nprocs, f"direct-{os.urandom(8).hex()}")
-        what = {"environ": environ, "words": words, "mpi": self._mpi, "share": vars(share), "windows": console.windows}
-        text = json.dumps({**what, "bound": request.mpi.bind_to != "none"})
+        message = {
+            "environ": environ, "words": words, "allows_mpi": self._allows_mpi, "share": vars(share),
+            "windows": console.windows, "bound": request.options.bind_to != "none",
+        }  # fmt: skip
         started = StartedAgent(guard)
-        data = text.encode() + b"\n"
+        data = json.dumps(message).encode() + b"\n"
         with started.lending_files(console) as files, suppress(OSError):  # killed: its end says so
             sent = socket.send_fds(guard.connection, [data], files)
             guard.connection.sendall(data[sent:])

@@ -200,7 +200,7 @@ class Manifest:
     def variables(self) -> list[dict[str, Any]]:
         """Return the variables of `-x NAME=VALUE`, and those with secret values."""
         hidden = self.plan.request.secret_names
-        texts = [text.partition("=") for text in self.plan.request.mpi.export]
+        texts = [text.partition("=") for text in self.plan.request.options.export]
         plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
                  if equals and name not in hidden]  # fmt: skip
         return [*plain, *self.secrets()]

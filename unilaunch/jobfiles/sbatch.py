@@ -385,7 +385,7 @@ class _Script:
         if not self.nodes.launched and _not_of_srun(self.plan.task.spec):
             # Slurm gives every node the variables of the shell that submits the job, which need not be this one.
             inside = replace(self.plan.request.referring(), hosts=(), hostfile=None, several=False)
-            yield f"exec {_join(self.plan.mpirun.write(inside))}"
+            yield f"exec {_join(self.plan.starter.write(inside))}"
             return
         srun = self._srun()
         if self.nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
@@ -459,7 +459,7 @@ class _Script:
     def _variables(self) -> Iterator[str]:
         """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
         hidden = self.plan.request.secret_names
-        for text in self.plan.request.mpi.export:
+        for text in self.plan.request.options.export:
             name, equals, value = text.partition("=")
             if not name.isidentifier():  # no shell can hold it
                 raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")
