@@ -113,7 +113,7 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
 
     if SPEC in environ:
         plugins.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
-    return supervise(environ, partial(_run, arguments, started))
+    return supervise(environ, partial(_be_rank, arguments, started))
 
 
 def _guard(arguments: Sequence[str]) -> int:
@@ -123,10 +123,10 @@ def _guard(arguments: Sequence[str]) -> int:
     from unilaunch.spec import task  # noqa: F401  (the same)
 
     # -inf: no mpirun starts these ranks, which could hang if they exit soon after their start.
-    return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _run(args, -inf, status))
+    return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _be_rank(args, -inf, status))
 
 
-def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
+def _be_rank(arguments: Sequence[str], started: float, status: "Status") -> int:
     from unilaunch.rank.run import run  # the agent does not need the rank's imports
 
     environ = dict(os.environ)  # noqa: TID251  (in a rank of a direct start: its own one)

@@ -124,7 +124,7 @@ def fork_rank(windows: Windows = NO_WINDOWS, *, own_group: bool, has_input: bool
     return fork("the process of a rank"), channel
 
 
-class Input:
+class InputPipe:
     """A rank's input, piece by piece from `launch`: a launcher may lose a part of it, or its end.
 
     Args:

@@ -33,7 +33,7 @@ from unilaunch.json_value import JsonValue
 from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Request
 from unilaunch.machine import addresses
-from unilaunch.machine.connections import Acceptor, call
+from unilaunch.machine.connections import Acceptor, dial
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence, read_where, write_where
 from unilaunch.monitor.messages import BadMessageError, Message
@@ -476,7 +476,7 @@ def _reach(plan: Plan, secret: StartSecret, signals: UserSignals) -> tuple[_Line
         refusing: set[str] = set()
         places = [(one, port) for name in address.split(",") for one in addresses.resolve(name)]
         known = secret.find()
-        if known and (connection := call(places, _derive(known, "node"), free[0], _TRY, refusing)):
+        if known and (connection := dial(places, _derive(known, "node"), free[0], _TRY, refusing)):
             return _Line(connection, 0, spec.host_timeout), known
         if refusing and len(free) > 1:  # another node has come as this one
             del free[0]

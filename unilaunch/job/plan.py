@@ -16,7 +16,7 @@ from unilaunch.interfaces.plugins import load_observer
 from unilaunch.job.choice import DirectStart, choose_start, foresee_mpirun
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
-from unilaunch.launchers.mpirun import Starter, Request
+from unilaunch.launchers.mpirun import Request, Starter
 from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import absent_devices, count_cores, count_ranks, visible_devices
 from unilaunch.rank.placement import Facts, device_kinds, place

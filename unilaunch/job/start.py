@@ -20,7 +20,7 @@ from unilaunch.interfaces.plugins import load_observer
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.job.plan import Plan
 from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
-from unilaunch.job.stop import PROMPT, Stop, UserSignals
+from unilaunch.job.stop import PROMPT, UserSignals, UserStop
 from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
 from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.launchers.mpirun import Mpirun
@@ -116,7 +116,7 @@ def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAg
             started: Started = StartedMpirun(line, environ | told, shown=live.shown)
         else:
             started = agents.start(request, environ, Console(caller.stdin, live.shown, windows))
-        returncode = _run(started, inspection, Stop(monitor, signals, spec.grace, live), live)
+        returncode = _run(started, inspection, UserStop(monitor, signals, spec.grace, live), live)
         stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
@@ -194,7 +194,7 @@ def _few_files(ranks: int) -> str:
     )
 
 
-def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
+def _run(started: Started, inspection: Inspection, stop: UserStop, live: Live) -> int:
     """Return the exit code of an attempt, once it has ended."""
     monitor = inspection.monitor
     with (
@@ -209,7 +209,7 @@ def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> in
     return returncode
 
 
-def _wait(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
+def _wait(started: Started, inspection: Inspection, stop: UserStop, live: Live) -> int:
     """Return the exit code of an attempt, once it has ended by itself or was ended."""
     monitor = inspection.monitor
     monitor.begin()

@@ -265,8 +265,8 @@ def _refuse_what_launch_does(spec: LaunchSpec, options: SbatchSpec) -> None:
         why = (
             f"mpirun starts the ranks, because of {of_mpirun}: leave one of the two out"
             if of_mpirun
-            else "srun starts the ranks of a model, of a program that may need MPI, in a container, and of unequal nodes: "
-            "leave it out"
+            else "srun starts the ranks of a model, of a program that may need MPI, in a container, and of unequal "
+            "nodes: leave it out"
         )
         raise SpecError(f"--emit sbatch --max-restarts {spec.max_restarts}: only launch starts a job again, and {why}")
     needing_srun = [field for field in ("requeue", "signal", "container_image") if getattr(options, field)]

@@ -185,7 +185,7 @@ class Mpirun(Starter):
 
     @override
     def login_command(self, request: Request) -> list[str]:
-        """Return ssh. In an allocation it may start its daemons through the resource manager, where ssh is not allowed."""
+        """Return ssh; nothing in an allocation: mpirun may start its daemons through the resource manager there."""
         return [] if is_allocated(request.environ) else ["ssh"]
 
     def start_line(

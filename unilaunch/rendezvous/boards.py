@@ -20,7 +20,7 @@ from typing import Any, Self
 from unilaunch.errors import EnvironmentMismatchError, RendezvousError
 from unilaunch.interfaces.world import BOOT_ID, LauncherInfo, Store
 from unilaunch.machine import addresses
-from unilaunch.machine.connections import call, new_secret
+from unilaunch.machine.connections import dial, new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import read_where
 from unilaunch.monitor.messages import BadMessageError, decode, encode
@@ -214,7 +214,7 @@ class LaunchBoard(TextBoard):
     def _send(self, text: str | None) -> socket.socket | None:
         """Send where rank 0 listens, or request it with None; return the connection, or None if there is none."""
         self.close()
-        self.connection = call(self.places, self.secret, self.info.rank, _TRY)
+        self.connection = dial(self.places, self.secret, self.info.rank, _TRY)
         if self.connection:
             self.connection.settimeout(_TRY)
             with suppress(OSError):

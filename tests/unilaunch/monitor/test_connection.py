@@ -58,7 +58,7 @@ class _Agent:
         self.connection.look()
 
     def close(self) -> None:
-        self.connection.calls.close()
+        self.connection.dials.close()
         if self.connection.connection:
             self.connection.connection.close()
         self.selector.close()
