@@ -81,7 +81,7 @@ class StartSecret:
         environ: The process's environment.
 
     Attributes:
-        given: UNILAUNCH_SECRET; "" if it is not set.
+        exported: UNILAUNCH_SECRET; "" if it is not set.
 
     Raises:
         SpecError: It is too short.
@@ -279,7 +279,7 @@ class Leader(DirectAgents):
             self.look(_TICK)
             for address in self._acceptor.refused - refused:
                 refused.add(address)
-                say(f"a process at {address} calls node 0 with another {SECRET}")
+                say(f"a process at {address} cannot join the job: its {SECRET} is not the one of node 0")
 
     def _who_is_missing(self, timeout: float) -> str:
         return (

@@ -98,7 +98,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     node_rank: int | None = Field(
         default=None,
         ge=0,
-        description="which of them this is; default: as they come",
+        description="number of this node, from 0; default: in order of arrival",
     )
     rdzv_endpoint: str | None = Field(
         default=None, min_length=1, description="ADDRESS:PORT, for --master-addr and --master-port of several nodes"
