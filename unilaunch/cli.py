@@ -194,7 +194,7 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
         with suppress(LauncherError):  # tried again when the job is planned
             guard = Guard(str(given["target"]), environ)
     try:
-        from unilaunch.job.restart import launch_attended
+        from unilaunch.job.attempts import launch_attended
         from unilaunch.launchers import refuse_copies
         from unilaunch.spec.launch_spec import LaunchSpec
         from unilaunch.spec.reading import read_task

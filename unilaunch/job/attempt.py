@@ -76,7 +76,7 @@ def listening(plan: Plan, key: bytes | None = None) -> Iterator[tuple[Inbox, str
         yield inbox, heard.where
 
 
-def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
+def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
     """Start the job, show its output, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
