@@ -112,13 +112,13 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
     from unilaunch.agent.under_launcher import supervise
 
     if SPEC in environ:
-        plugins.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
+        plugins.use_table(json.loads(environ[SPEC]).get("entry_points", {}))
     return supervise(environ, partial(_be_rank, arguments, started))
 
 
 def _guard(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
-    from unilaunch.agent.direct import serve
+    from unilaunch.agent.guard import serve
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
     from unilaunch.spec import task  # noqa: F401  (the same)
 
@@ -188,11 +188,11 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
 
     guard = None
     if given.get("target") and not {"hosts", "hostfile", *OF_MPIRUN} & set(given):  # else mpirun starts nearly all jobs
-        from unilaunch.job.started import Guard
+        from unilaunch.job.started import GuardHandle
 
         # It imports unilaunch while this process imports what plans the job.
         with suppress(LauncherError):  # tried again when the job is planned
-            guard = Guard(str(given["target"]), environ)
+            guard = GuardHandle(str(given["target"]), environ)
     try:
         from unilaunch.job.attempts import launch_attended
         from unilaunch.launchers import refuse_copies

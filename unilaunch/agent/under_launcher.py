@@ -27,10 +27,9 @@ from unilaunch.agent.processes import (
 )
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
-from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.rank.interpreter import run_rank_and_end
 from unilaunch.rank.status import Status
-from unilaunch.spec.variables import MONITOR, WINDOWS
+from unilaunch.spec.variables import MONITOR, NO_WINDOWS, WINDOWS, Windows
 
 _TICK = 0.02
 _LONGEST = 5.0

@@ -19,10 +19,9 @@ from unilaunch.interfaces.observer import Observed
 from unilaunch.interfaces.plugins import load_observer
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
+from unilaunch.job.started import DirectAgents, GuardHandle, Started, StartedMpirun
 from unilaunch.job.stop import PROMPT, UserSignals, UserStop
 from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
-from unilaunch.launchers.direct import NO_WINDOWS
 from unilaunch.launchers.mpirun import Mpirun
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.connection import listen
@@ -35,7 +34,7 @@ from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.task import hand_over
-from unilaunch.spec.variables import MONITOR, SPEC, WINDOWS
+from unilaunch.spec.variables import MONITOR, NO_WINDOWS, SPEC, WINDOWS
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0
@@ -57,7 +56,7 @@ class Caller(Record):
     signals: UserSignals
     attended: bool
     on_start: Callable[[Plan, Inbox], None] = lambda *_: None
-    guard: Guard | None = None
+    guard: GuardHandle | None = None
     stdin: int | None = None
 
 

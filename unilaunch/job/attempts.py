@@ -14,7 +14,7 @@ from unilaunch.job import login
 from unilaunch.job.attempt import Caller, listening, run_attempt
 from unilaunch.job.choice import DirectStart, as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
-from unilaunch.job.started import DirectAgents, Guard
+from unilaunch.job.started import DirectAgents, GuardHandle
 from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.job.terminal import own_input
 from unilaunch.launchers.allocation import allocated_hosts
@@ -34,7 +34,7 @@ _HOPELESS = {Cause.REFUSED_INPUT, Cause.CANNOT_START}
 
 
 def launch_attended(
-    task: Task[LaunchSpec], environ: Mapping[str, str], guard: Guard | None = None
+    task: Task[LaunchSpec], environ: Mapping[str, str], guard: GuardHandle | None = None
 ) -> LaunchResult:  # fmt: skip
     """Run a job for a user at a terminal, in a process that ends after it; see `run_attempts`.
 

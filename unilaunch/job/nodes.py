@@ -26,7 +26,7 @@ from selectors import EVENT_READ, DefaultSelector
 
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import DirectAgents, Guard, Started
+from unilaunch.job.started import DirectAgents, GuardHandle, Started
 from unilaunch.job.stop import UserSignals
 from unilaunch.job.terminal import Console, is_terminal
 from unilaunch.json_value import JsonValue
@@ -200,7 +200,7 @@ class Leader(DirectAgents):
         SpecError: The other nodes could not learn the secret.
     """
 
-    def __init__(self, plan: Plan, secret: StartSecret, signals: UserSignals, guard: Guard | None) -> None:
+    def __init__(self, plan: Plan, secret: StartSecret, signals: UserSignals, guard: GuardHandle | None) -> None:
         super().__init__(plan.task.target, allows_mpi=False, guard=guard)
         self.plan, self.signals = plan, signals
         self._nonce = os.urandom(16).hex()
@@ -382,7 +382,7 @@ class _StartedOnNodes(Started):
             line.send(messages.PassSignal(number))
 
 
-def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: Guard | None) -> int:
+def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: GuardHandle | None) -> int:
     """Be another node than node 0: start the agents that node 0 orders; return the job's exit code.
 
     Args:

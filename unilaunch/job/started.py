@@ -158,8 +158,10 @@ class StartedMpirun(Started):
                         os.kill(int(path.name), signal.SIGKILL)
 
 
-class Guard:
-    """The process of a direct start that forks the agents of all attempts; it may be started before the job is planned.
+class GuardHandle:
+    """The guard of a direct start, for `launch`; it forks the agents of all attempts.
+
+    It may be started before the job is planned.
 
     It imports at once what every rank needs, and the framework that *target* seems to use.
 
@@ -234,7 +236,7 @@ class DirectAgents:
     exit_code = 1
     key: bytes | None = None
 
-    def __init__(self, target: object, *, allows_mpi: bool, guard: Guard | None = None) -> None:
+    def __init__(self, target: object, *, allows_mpi: bool, guard: GuardHandle | None = None) -> None:
         self._target, self._allows_mpi, self._guard = str(target), allows_mpi, guard
 
     def start(
@@ -258,7 +260,7 @@ class DirectAgents:
         if self._guard and not self._guard.serves(environ, request.options.cwd):
             self._guard.close()
             self._guard = None
-        self._guard = guard = self._guard or Guard(self._target, environ, request.options.cwd)
+        self._guard = guard = self._guard or GuardHandle(self._target, environ, request.options.cwd)
         guard.tell(environ)
         words = request.program[request.program.index("--") :] if "--" in request.program else ()
         share = share or Share(0, request.nprocs, request.nprocs, f"direct-{os.urandom(8).hex()}")
@@ -286,7 +288,7 @@ class StartedAgent(Started):
         guard: The process from which it is forked.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: GuardHandle) -> None:
         self._process, self._connection = guard.process, guard.connection
         self._agent = 0
         self._unread = bytearray()

@@ -6,13 +6,13 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 import pytest
 
 from unilaunch.errors import LauncherError
-from unilaunch.job.started import Guard, StartedAgent
+from unilaunch.job.started import GuardHandle, StartedAgent
 from unilaunch.job.terminal import Console
 
 
 def test_an_agent_without_files_is_an_error_at_once() -> None:
     """Without the request the guard would wait, and `launch` until --timeout."""
-    guard = Guard("train.py", {})
+    guard = GuardHandle("train.py", {})
     limits, free = getrlimit(RLIMIT_NOFILE), os.dup(0)
     os.close(free)
     try:

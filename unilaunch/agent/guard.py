@@ -31,17 +31,20 @@ from unilaunch.agent.processes import (
     wait_for,
     wake_at_end_of,
 )
-from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
+from unilaunch.launchers.direct import Share, rank_environment
 from unilaunch.machine.limits import allow_files
 from unilaunch.machine.processors import bind, split_processors
 from unilaunch.rank.interpreter import run_rank_and_end
 from unilaunch.rank.status import Status
 from unilaunch.spec.mpi_programs import refuse_imports
+from unilaunch.spec.variables import NO_WINDOWS
 
 if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec
     from unilaunch.spec.task import Task
 
+#: The word on the command line of the guard: every rank imports the framework by itself.
+UNSHARED = "--unshared"
 #: Open files of each rank in its agent, at most.
 _FILES = 16
 #: Bytes of a request that are read at once.
