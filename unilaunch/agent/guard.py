@@ -119,7 +119,7 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
         pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS, own_group=True)
         if not pid:
             hear_signals_again(replaced)
-            agent.forget()
+            agent.close_files()
             status = channel.be_rank()
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             bind(processors)

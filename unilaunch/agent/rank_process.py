@@ -378,7 +378,7 @@ class RankProcess:
         self.full.clear()
         self.stacks.due = NEVER
 
-    def forget(self) -> None:
+    def close_files(self) -> None:
         """Close all files, at the agent's end, or in a rank that has been forked from it."""
         if self.lock >= 0:
             os.close(self.lock)

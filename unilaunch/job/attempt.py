@@ -117,11 +117,11 @@ def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: Di
             started = agents.start(request, environ, Console(caller.stdin, live.shown, windows))
         returncode = _run(started, inspection, UserStop(monitor, signals, spec.grace, live), live)
         stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
-        verdict = None if stopped else _judge(plan, monitor, returncode)
+        verdict = None if stopped else _find_verdict(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
         result = replace(result, interrupted=bool(signals.number))
     if verdict:
-        _report(plan, verdict, _runs(inbox), live)
+        _show_verdict(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
 
@@ -263,7 +263,7 @@ def _hear_out(monitor: Monitor) -> None:
             deadline = time.monotonic() + patience
 
 
-def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
+def _find_verdict(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     """Return how the job failed; None if it did not. Where the launcher was killed, that is the failure."""
     verdict = monitor.conclude()
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
@@ -315,7 +315,7 @@ def _runs(inbox: Inbox) -> set[str]:
     return {seen.run for seen in inbox.ranks.values() if seen.run}
 
 
-def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
+def _show_verdict(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     """Show the verdict and write it to the output folder; a refusal of all ranks has been shown by rank 0."""
     root = plan.task.spec.output_dir
     for run in runs:

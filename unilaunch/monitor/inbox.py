@@ -278,7 +278,7 @@ class Inbox:
         self.acceptor.close()
         self.selector.close()
 
-    def forget(self) -> None:
+    def close_files(self) -> None:
         """Close every socket in the selector, also those of others, in a process that was forked: none is for it."""
         for key in self.selector.get_map().values():
             key.fileobj.close()  # type: ignore[union-attr]  # in an agent only sockets are registered

@@ -149,16 +149,26 @@ def find_board(info: LauncherInfo, environ: Mapping[str, str], *, insecure: bool
     """
     if MONITOR in environ and _all_reach_launch(environ[MONITOR], info):
         return LaunchBoard(info, environ[MONITOR], attempt_of(environ))
-    if info.mpi and info.store is Store.PMIX and (libmpi := mpi.find_libmpi(environ)):
-        library = _find_libpmix(libmpi)
-        return PmixBoard(info, library) if library else None
-    if info.mpi and info.store is Store.PMI and _PMI_DESCRIPTOR in environ:
-        return PmiBoard(info, environ)
-    if info.mpi and not (info.store is Store.FILE and mpi.find_libmpi(environ)):
+    if info.mpi and info.store is not Store.FILE:
+        return _find_store(info, environ)
+    if info.mpi and not mpi.find_libmpi(environ):
         return None
     if insecure or KEY in environ:
         return PublicBoard(info, environ.get(KEY, ""))
-    return FileBoard(info, environ)
+    return FileBoard(info, environ)  # torchrun, msrun; Open MPI 5 on one host
+
+
+def _find_store(info: LauncherInfo, environ: Mapping[str, str]) -> Board | None:
+    """Return the launcher's store as a board; None if it has none that can be used here."""
+    match info.store:
+        case Store.PMIX:  # Open MPI 4
+            libmpi = mpi.find_libmpi(environ)
+            library = _find_libpmix(libmpi) if libmpi else None
+            return PmixBoard(info, library) if library else None
+        case Store.PMI if _PMI_DESCRIPTOR in environ:  # MPICH, Intel MPI
+            return PmiBoard(info, environ)
+        case _:  # PMIx, PALS, Flux; Open MPI 5 on several hosts
+            return None
 
 
 def _all_reach_launch(where: str, info: LauncherInfo) -> bool:

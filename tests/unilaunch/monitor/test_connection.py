@@ -149,7 +149,7 @@ def test_a_forked_rank_keeps_no_socket_of_the_monitor(call: Call) -> None:
         agent.tell(1, Named(1, "a"))
         _until(lambda: inbox.ranks, inbox, agent)
         if not (rank := os.fork()):
-            inbox.forget()
+            inbox.close_files()
             own = (server.listener, listening.listener, *(one.connection for one in inbox.connections))
             os._exit(0 if len(own) == 3 and all(each.fileno() < 0 for each in own) else 1)
         assert os.waitpid(rank, 0)[1] == 0
