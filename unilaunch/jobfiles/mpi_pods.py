@@ -79,8 +79,8 @@ class HostPods(k8s.Manifest):
     def launcher(self, name: str) -> dict[str, Any]:
         """Return the pod in which mpirun runs; its container is called *name*."""
         request = self.plan.request.referring()
-        mpi = request.options.model_copy(update={"export": (*request.options.export, k8s.JOB_ID)})
-        inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
+        options = request.options.model_copy(update={"export": (*request.options.export, k8s.JOB_ID)})
+        inside = replace(request, hosts=(), hostfile=_HOSTFILE, options=options)
         words = ["mpirun", *self.plan.starter.write(inside)[1:]]
         known = [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *self.secrets()]
         return self._pod_as_user({"name": name, "command": k8s.command(words), "env": known}, ranks=0)
