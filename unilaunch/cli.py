@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec, Spec
     from unilaunch.spec.task import Task
 
-#: Options of `launch` with which it starts an mpirun, in nearly all cases.
-_ASKING_FOR_MPIRUN = {"hosts", "hostfile", "mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args"}
-
 S = TypeVar("S", bound="Spec")
 T = TypeVar("T")
 
@@ -115,21 +112,21 @@ def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: fl
     from unilaunch.agent.under_launcher import supervise
 
     if SPEC in environ:
-        plugins.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
-    return supervise(environ, partial(_run, arguments, started))
+        plugins.use_table(json.loads(environ[SPEC]).get("entry_points", {}))
+    return supervise(environ, partial(_be_rank, arguments, started))
 
 
 def _guard(arguments: Sequence[str]) -> int:
     """Be the process from which the agents of a direct start are forked; only `launch` types this command."""
-    from unilaunch.agent.direct import serve
+    from unilaunch.agent.guard import serve
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
     from unilaunch.spec import task  # noqa: F401  (the same)
 
     # -inf: no mpirun starts these ranks, which could hang if they exit soon after their start.
-    return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _run(args, -inf, status))
+    return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _be_rank(args, -inf, status))
 
 
-def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
+def _be_rank(arguments: Sequence[str], started: float, status: "Status") -> int:
     from unilaunch.rank.run import run  # the agent does not need the rank's imports
 
     environ = dict(os.environ)  # noqa: TID251  (in a rank of a direct start: its own one)
@@ -187,15 +184,17 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
     """Start a job, and return its exit code."""
+    from unilaunch.spec.launch_spec import OF_MPIRUN
+
     guard = None
-    if given.get("target") and not _ASKING_FOR_MPIRUN & set(given):
-        from unilaunch.job.started import Guard
+    if given.get("target") and not {"hosts", "hostfile", *OF_MPIRUN} & set(given):  # else mpirun starts nearly all jobs
+        from unilaunch.job.started import GuardHandle
 
         # It imports unilaunch while this process imports what plans the job.
         with suppress(LauncherError):  # tried again when the job is planned
-            guard = Guard(str(given["target"]), environ)
+            guard = GuardHandle(str(given["target"]), environ)
     try:
-        from unilaunch.job.restart import launch_attended
+        from unilaunch.job.attempts import launch_attended
         from unilaunch.launchers import refuse_copies
         from unilaunch.spec.launch_spec import LaunchSpec
         from unilaunch.spec.reading import read_task

@@ -143,7 +143,7 @@ def test_a_node_that_is_killed_leaves_nothing(node: int, cluster: Cluster, tmp_p
 
 
 @pytest.mark.parametrize(("second", "variables", "where", "expected"), [
-    ("train.py", {"UNILAUNCH_SECRET": "another secret 123"}, 0, "calls node 0 with another UNILAUNCH_SECRET"),
+    ("train.py", {"UNILAUNCH_SECRET": "another secret 123"}, 0, "its UNILAUNCH_SECRET is not the one of node 0"),
     ("train.py", {"UNILAUNCH_SECRET": "another secret 123"}, 1, "refuses this node: its UNILAUNCH_SECRET is another"),
     ("train.py", {"UNILAUNCH_SECRET": "short"}, 1, "UNILAUNCH_SECRET has 5 characters: expected 16 or more"),
     ("train.py", {}, 1, "node 0 has left no secret in "),

@@ -97,6 +97,23 @@ def test_half_of_its_environment_is_refused(variables: dict[str, str], tmp_path:
     assert "MYMPI_SIZE=4 says that there are 4 ranks, as My MPI sets it" in job.stderr
 
 
+def test_a_number_that_is_none_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
+    """`Launcher.describe` names the variable."""
+    job = alone(["-m", "unilaunch", "run", *RUN], tmp_path, variables | {"MYMPI_SIZE": "two", "MYMPI_RANK": "0"})
+    assert (job.returncode, job.stderr) == (
+        2,
+        "unilaunch: My MPI's environment is not valid: MYMPI_SIZE=two; do not set these by hand\n",
+    )
+
+
+def test_a_mistake_in_a_plug_in_is_told_as_an_exception(variables: dict[str, str], tmp_path: Path) -> None:
+    """Before a rank's work too: its traceback, and its type in the verdict."""
+    job = alone(["-m", "unilaunch", "run", "counting", "--backend", "plain", "--step", "13"], tmp_path, variables)
+    assert job.returncode == 1
+    assert job.stderr.count('raise ValueError("thirteen")') == 1
+    assert "no exception" not in job.stderr
+
+
 def test_its_plug_ins_are_unknown_where_it_is_not_installed(tmp_path: Path) -> None:
     """One line names those that are installed."""
     job = alone(["-m", "unilaunch", "run", "--backend", "plain"], tmp_path)

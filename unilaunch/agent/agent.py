@@ -72,15 +72,15 @@ class Agent:
         for rank in self.ranks:
             rank.pass_on(number)
 
-    def forget(self) -> None:
+    def close_files(self) -> None:
         """Close the agent's files and sockets, at its end, or in a rank that has been forked from it."""
         self.loop.leave()
         if self.connection:
             self.connection.close()
         if self.monitor:
-            self.monitor.inbox.forget()
+            self.monitor.inbox.close_files()
         for rank in self.ranks:
-            rank.forget()
+            rank.close_files()
 
     # The loop
 
@@ -89,7 +89,7 @@ class Agent:
         while not all(rank.state is State.ENDED and self._may_go(rank) for rank in self.ranks):
             self.turn()
         self._leave()
-        self.forget()
+        self.close_files()
         return self.exit_code if self.exit_code is not None else max(rank.exit_code for rank in self.ranks)
 
     def turn(self) -> None:

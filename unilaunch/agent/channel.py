@@ -11,8 +11,8 @@ from contextlib import suppress
 from selectors import EVENT_WRITE
 
 from unilaunch.agent.processes import Loop, die_with, fork, no_more
-from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.rank.status import STOP, Status, StatusPage
+from unilaunch.spec.variables import NO_WINDOWS, Windows
 
 #: The signal at which a rank writes its Python stacks. It is a real-time signal: programs use SIGUSR1 and SIGUSR2.
 STACKS = signal.SIGRTMAX - 1
@@ -124,7 +124,7 @@ def fork_rank(windows: Windows = NO_WINDOWS, *, own_group: bool, has_input: bool
     return fork("the process of a rank"), channel
 
 
-class Input:
+class InputPipe:
     """A rank's input, piece by piece from `launch`: a launcher may lose a part of it, or its end.
 
     Args:

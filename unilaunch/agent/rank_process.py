@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from resource import struct_rusage
 
-from unilaunch.agent.channel import Channel, Input
+from unilaunch.agent.channel import Channel, InputPipe
 from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output, Stream
 from unilaunch.agent.processes import Loop, can_be_read, kill_children, processor_wait
@@ -80,9 +80,9 @@ class RankProcess:
         self.tell = partial(tell, self)
         self.progress = ProgressTeller(pid, channel.page, output, self.tell)
         self.stacks = StackReader(channel.stacks)
-        self.input: Input | None = None  # if its agent passes it on
+        self.input: InputPipe | None = None  # if its agent passes it on
         if channel.stdin >= 0:
-            self.input = Input(channel.stdin, loop, lambda: self.tell(messages.NeedsInput()))
+            self.input = InputPipe(channel.stdin, loop, lambda: self.tell(messages.NeedsInput()))
         self.full: list[Stream] = []  # those that are not read until the launcher has read more
         self.kills = oom_kills()
         self.usage = Usage(pid)
@@ -378,7 +378,7 @@ class RankProcess:
         self.full.clear()
         self.stacks.due = NEVER
 
-    def forget(self) -> None:
+    def close_files(self) -> None:
         """Close all files, at the agent's end, or in a rank that has been forked from it."""
         if self.lock >= 0:
             os.close(self.lock)

@@ -36,21 +36,21 @@ class StackReader:
     """
 
     def __init__(self, pipe: int) -> None:
-        self.pipe, self.rank = pipe, 0
+        self.pipe, self.pid = pipe, 0
         self.text = b""
         self.due = NEVER
         self.heard = 0.0
 
-    def begin(self, rank: int) -> None:
-        """Let the process *rank* write its stacks. If it cannot, a line says why: the signal would kill it."""
-        self.rank, self.text = rank, b""
-        if state(rank) in {"T", "t"}:
+    def begin(self, pid: int) -> None:
+        """Let the rank, process *pid*, write its stacks. If it cannot, a line says why: the signal would kill it."""
+        self.pid, self.text = pid, b""
+        if state(pid) in {"T", "t"}:
             self.text = b"stopped (SIGSTOP)"
-        elif not catches(rank, STACKS):
+        elif not catches(pid, STACKS):
             self.text = b"no Python stack: it is starting or exiting, or has become another program"
         else:
             with suppress(ProcessLookupError):
-                os.kill(rank, STACKS)
+                os.kill(pid, STACKS)
         self.due = time.monotonic() + (_WRITTEN if self.text else _BEGUN)
 
     def hear(self) -> bool:
@@ -82,18 +82,18 @@ class StackReader:
         if now <= self.due:
             return None
         self.due = NEVER
-        silent = f"no answer in {_BEGUN:g} s (process state {state(self.rank) or 'ended'})"
+        silent = f"no answer in {_BEGUN:g} s (process state {state(self.pid) or 'ended'})"
         return self.text.decode(errors="replace") or silent
 
 
-def read_native(rank: int, loop: Loop, tell: Callable[[str], None]) -> None:
-    """Start py-spy on the process *rank*; when py-spy has ended, *tell* is called with its output."""
+def read_native(pid: int, loop: Loop, tell: Callable[[str], None]) -> None:
+    """Start py-spy on the process *pid*; when py-spy has ended, *tell* is called with its output."""
     program = _find()
     if program is None:
         tell("no py-spy on this host: pip install py-spy")
         return
     try:
-        reading = _start([program, "dump", "--native", "--pid", str(rank)])
+        reading = _start([program, "dump", "--native", "--pid", str(pid)])
     except OSError as error:  # the agent must live on, and its ranks with it
         tell(f"{program} cannot be started: {error.strerror}")
         return

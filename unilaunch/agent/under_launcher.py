@@ -27,10 +27,9 @@ from unilaunch.agent.processes import (
 )
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
-from unilaunch.launchers.direct import NO_WINDOWS, Windows
-from unilaunch.rank.interpreter import live
+from unilaunch.rank.interpreter import run_rank_and_end
 from unilaunch.rank.status import Status
-from unilaunch.spec.variables import MONITOR, WINDOWS
+from unilaunch.spec.variables import MONITOR, NO_WINDOWS, WINDOWS, Windows
 
 _TICK = 0.02
 _LONGEST = 5.0
@@ -38,14 +37,14 @@ _LONGEST = 5.0
 _ENDED = {"Z", ""}
 
 
-def supervise(environ: Mapping[str, str], work: Callable[[Status], int]) -> int:
-    """Do *work* in a new process, the rank, and exit with its exit code: 128 + N for signal N.
+def supervise(environ: Mapping[str, str], be_rank: Callable[[Status], int]) -> int:
+    """Call *be_rank* in a new process, the rank, and exit with its exit code: 128 + N for signal N.
 
     Call it before anything large is imported: this process becomes the guard, and keeps what is loaded.
 
     Args:
         environ: The process's environment.
-        work: Does the rank's work; in the rank, this function returns its value.
+        be_rank: Does the rank's work; in the rank, this function returns its value.
     """
     launcher, guard = os.getppid(), os.getpid()
     shared = mmap.mmap(-1, 1)  # one byte: 1 if the guard must not wake the launcher
@@ -57,7 +56,7 @@ def supervise(environ: Mapping[str, str], work: Callable[[Status], int]) -> int:
     pid, channel = fork_rank(_windows(environ), own_group=not os.isatty(0), has_input=MONITOR in environ)
     if not pid:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        return live(work, channel.be_rank())
+        return run_rank_and_end(be_rank, channel.be_rank())
     from unilaunch.agent.agent import Agent  # the rank does its imports at the same time
     from unilaunch.agent.output import find_hidden_output
 

@@ -88,7 +88,7 @@ def _request(spec: DoctorSpec, hosts: Sequence[Host], here: Collection[str], env
         several=any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
         cores_each=None,
-        mpi=spec,
+        options=spec,
         program=(),
         environ=environ,
     )

@@ -30,6 +30,7 @@ class Cause(StrEnum):
     ENDED_FROM_OUTSIDE = "ended from outside"
     REFUSED_INPUT = "refused input"
     CANNOT_START = "cannot start"
+    NEVER_BEGAN = "never began"
     UNKNOWN = "unknown"
 
     @classmethod

@@ -25,7 +25,7 @@ from unilaunch.record import Record
 from unilaunch.spec.redaction import redact_fields
 from unilaunch.spec.task import LEFT_OUT, STARTED_IN
 
-SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
+SPEC_FILE, RESULT, REPORT = "spec.json", "result.json", "report.json"
 #: The socket on which the monitor of a running job listens for the job's owner.
 SOCKET = ".monitor"
 
@@ -44,7 +44,7 @@ class Use(Record):
     shown: Path | None = None
     claims: bool = True
     foreign: bool = False
-    files: Sequence[str] = (SPEC, RESULT)
+    files: Sequence[str] = (SPEC_FILE, RESULT)
     resumes: bool = False
 
 
@@ -157,7 +157,7 @@ class OutputFolder:
         shown = redact_fields(spec)
         left_out = {LEFT_OUT: True} if shown["args"] != spec["args"] else {}
         with self._losing():
-            write_json(self.root / SPEC, shown | left_out | {STARTED_IN: str(Path.cwd())})
+            write_json(self.root / SPEC_FILE, shown | left_out | {STARTED_IN: str(Path.cwd())})
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the job's result."""

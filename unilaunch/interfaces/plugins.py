@@ -32,7 +32,7 @@ COMMANDS = "unilaunch.commands"
 JOB_FILES = "unilaunch.jobfiles"
 OBSERVERS = "unilaunch.observers"
 _PREFIX = "unilaunch."
-#: Group, name and "module:object"; filled at the first use, or by `take_over`.
+#: Group, name and "module:object"; filled at the first use, or by `use_table`.
 _table: dict[str, Mapping[str, str]] = {}
 
 
@@ -123,7 +123,7 @@ def table() -> Table:
     return _table
 
 
-def take_over(told: Table) -> None:
+def use_table(told: Table) -> None:
     """Use the table that `launch` has read, and read no files."""
     _table.clear()
     _table.update(told)

@@ -1,4 +1,5 @@
 """`launch`: make an mpirun command line or a job file from a task, and run the job to its end.
 
-Begin with `plan.py` (checks everything), then read `start.py` (starts and waits) and `restart.py`.
+Begin with `plan.py`, which checks everything. Then read `attempts.py`, which starts a job and starts it again, and
+`attempt.py`: one start, and the wait for its end.
 """

@@ -20,10 +20,10 @@ from unilaunch.folder.result import LaunchResult
 from unilaunch.folder.values import unpack
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.step import Step
+from unilaunch.job.attempt import Caller
+from unilaunch.job.attempts import prepare, run_attempts
 from unilaunch.job.function import Arguments, Found, check_options, find_function, words
 from unilaunch.job.plan import Plan
-from unilaunch.job.restart import prepare, run
-from unilaunch.job.start import Caller
 from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.look import lines as log_lines
 from unilaunch.look.lines import LogLine, Stream, find_streams
@@ -292,7 +292,7 @@ class Job:
 
     def _run(self) -> None:
         try:
-            result = run(self._plan, self._environ, self._caller)
+            result = run_attempts(self._plan, self._environ, self._caller)
             ranks = tuple(replace(one, value=unpack(one.value, one.log_dir)) for one in result.ranks)
             self._end.set_result(replace(result, ranks=ranks))
         except BaseException as error:  # noqa: BLE001  (`wait` raises it)

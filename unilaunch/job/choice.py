@@ -15,7 +15,7 @@ from typing import Any
 from unilaunch import launchers
 from unilaunch.errors import LauncherError, SpecError
 from unilaunch.launchers import slurm
-from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.launchers.mpirun import Mpirun, Request, Starter
 from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import visible_devices
 from unilaunch.overriding import override
@@ -26,8 +26,6 @@ from unilaunch.spec.run_spec import RunSpec
 from unilaunch.spec.task import Machine, Task
 from unilaunch.version import __version__
 
-#: Options that only an mpirun can apply.
-_OF_MPIRUN = ("mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args")
 #: The fields of `LaunchSpec` that say how ranks are started. Others may hold secrets, and no rank depends on them.
 _OF_THE_START = {"nnodes", "node_rank", "max_restarts", "grace", "cwd", "bind_to"}
 #: Packages whose data path is faster over MPI.
@@ -49,7 +47,7 @@ class _Need:
     if_there: bool = False
 
 
-def choose_start(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapping[str, str]) -> tuple[Mpirun, str]:
+def choose_start(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapping[str, str]) -> tuple[Starter, str]:
     """Return what starts the ranks, and why.
 
     Args:
@@ -64,12 +62,12 @@ def choose_start(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapping
     spec = task.spec
     if spec.nnodes > 1:
         _check_nodes(spec, hosts)
-        return direct_start(spec, mpi=spec.launcher == "direct"), f"the same line on each of {spec.nnodes} nodes"
+        return direct_start(spec, allows_mpi=spec.launcher == "direct"), f"the same line on each of {spec.nnodes} nodes"
     need = _need_of_mpirun(task, hosts, environ)
     if spec.launcher == "direct":
         if need and need.forces:
             raise SpecError(f"--launcher direct: {need.text}, and that needs mpirun: leave one of the two out")
-        return direct_start(spec, mpi=True), "--launcher direct"
+        return direct_start(spec, allows_mpi=True), "--launcher direct"
     if spec.launcher == "mpirun":
         return find_mpirun(spec.mpirun, environ), "--launcher mpirun"
     if need is None:
@@ -97,8 +95,7 @@ def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
     typed = f"--nnodes {spec.nnodes}"
     if hosts:
         raise SpecError(f"{typed}: the same line starts the ranks of each node: leave it out, or the hosts")
-    if spec.launcher == "mpirun" or (option := _option_of_mpirun(spec)):
-        option = "--launcher mpirun" if spec.launcher == "mpirun" else option
+    if option := "--launcher mpirun" if spec.launcher == "mpirun" else ", ".join(spec.options_of_mpirun):
         raise SpecError(
             f"{typed}: no mpirun starts the ranks: leave {option} out, or name the hosts by -H or --hostfile"
         )
@@ -112,19 +109,13 @@ def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
         )
 
 
-def _option_of_mpirun(spec: LaunchSpec) -> str:
-    """Return an option that was given and that only an mpirun can apply, as it is typed; "" if there is none."""
-    name = next((name for name in _OF_MPIRUN if getattr(spec, name)), "")
-    return {"": "", "mpi_args": "--mpi-arg"}.get(name, f"--{name.replace('_', '-')}")
-
-
 def _need_of_mpirun(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapping[str, str]) -> _Need | None:
     spec = task.spec
     here = own_names([host.name for host in hosts]) | {environ.get(slurm.NODE, "")}
     if other := next((host.name for host in hosts if host.name not in here), None):
         return _Need(f"{other} is another host", forces=True)
-    if option := _option_of_mpirun(spec):
-        return _Need(f"{option} is an option of mpirun", forces=True)
+    if options := spec.options_of_mpirun:
+        return _Need(f"{options[0]} is an option of mpirun", forces=True)
     return _need_of_program(task, has_devices=any(visible_devices(environ).values()))
 
 
@@ -143,15 +134,15 @@ def _need_of_program(task: Task[LaunchSpec], *, has_devices: bool) -> _Need | No
 
 
 @dataclass(frozen=True)
-class DirectStart(Mpirun):
+class DirectStart(Starter):
     """The start by `launch` itself.
 
     Attributes:
-        mpi: Whether the ranks may import a library that needs MPI: the user has asked for this start.
+        allows_mpi: Whether the ranks may import a library that needs MPI: the user has asked for this start.
         fields: What the user has given of `_OF_THE_START`, as JSON.
     """
 
-    mpi: bool = False
+    allows_mpi: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -162,15 +153,15 @@ class DirectStart(Mpirun):
     @override
     def write(self, request: Request) -> list[str]:
         """Return a command line that starts the same job in the same way."""
-        export = {"export": list(request.mpi.export)} if request.mpi.export else {}
+        export = {"export": list(request.options.export)} if request.options.export else {}
         return launch_line(request.program, {**self.fields, **export, "launcher": "direct", "nprocs": request.nprocs})
 
 
-def direct_start(spec: LaunchSpec, *, mpi: bool = False) -> DirectStart:
-    """Return the start by this Python of what the user wants; *mpi* as in `DirectStart`."""
+def direct_start(spec: LaunchSpec, *, allows_mpi: bool = False) -> DirectStart:
+    """Return the start by this Python of what the user wants; *allows_mpi* as in `DirectStart`."""
     major, minor = (int(part) for part in __version__.split(".")[:2])
     fields = spec.model_dump(mode="json", include=_OF_THE_START, exclude_defaults=True)
-    return DirectStart(Path(sys.executable), "unilaunch", (major, minor), mpi, fields)
+    return DirectStart(Path(sys.executable), "unilaunch", (major, minor), allows_mpi, fields)
 
 
 def launch_line(program: Sequence[str], fields: Mapping[str, Any]) -> list[str]:

@@ -48,7 +48,7 @@ def closed_hosts(plan: Plan, is_stopped: Callable[[], object], lost: Collection[
     """
     known = {*own_names([host.name for host in plan.request.hosts]), *lost}
     others = [host for host in plan.request.hosts if host.name not in known]
-    ssh = plan.mpirun.login_command(plan.request) if others else []
+    ssh = plan.starter.login_command(plan.request) if others else []
     return {name: why for name, why in log_in(others[:_DIRECT], ssh, is_stopped).items() if why} if ssh else {}
 
 

@@ -26,14 +26,14 @@ from selectors import EVENT_READ, DefaultSelector
 
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import DirectAgents, Guard, Started
+from unilaunch.job.started import DirectAgents, GuardHandle, Started
 from unilaunch.job.stop import UserSignals
 from unilaunch.job.terminal import Console, is_terminal
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers.direct import Share
 from unilaunch.launchers.mpirun import Request
 from unilaunch.machine import addresses
-from unilaunch.machine.connections import Acceptor, call
+from unilaunch.machine.connections import Acceptor, dial
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence, read_where, write_where
 from unilaunch.monitor.messages import BadMessageError, Message
@@ -81,7 +81,7 @@ class StartSecret:
         environ: The process's environment.
 
     Attributes:
-        given: UNILAUNCH_SECRET; "" if it is not set.
+        exported: UNILAUNCH_SECRET; "" if it is not set.
 
     Raises:
         SpecError: It is too short.
@@ -200,8 +200,8 @@ class Leader(DirectAgents):
         SpecError: The other nodes could not learn the secret.
     """
 
-    def __init__(self, plan: Plan, secret: StartSecret, signals: UserSignals, guard: Guard | None) -> None:
-        super().__init__(plan.task.target, mpi=False, guard=guard)
+    def __init__(self, plan: Plan, secret: StartSecret, signals: UserSignals, guard: GuardHandle | None) -> None:
+        super().__init__(plan.task.target, allows_mpi=False, guard=guard)
         self.plan, self.signals = plan, signals
         self._nonce = os.urandom(16).hex()
         self._attempt = 0
@@ -279,7 +279,7 @@ class Leader(DirectAgents):
             self.look(_TICK)
             for address in self._acceptor.refused - refused:
                 refused.add(address)
-                say(f"a process at {address} calls node 0 with another {SECRET}")
+                say(f"a process at {address} cannot join the job: its {SECRET} is not the one of node 0")
 
     def _who_is_missing(self, timeout: float) -> str:
         return (
@@ -382,7 +382,7 @@ class _StartedOnNodes(Started):
             line.send(messages.PassSignal(number))
 
 
-def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: Guard | None) -> int:
+def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: GuardHandle | None) -> int:
     """Be another node than node 0: start the agents that node 0 orders; return the job's exit code.
 
     Args:
@@ -400,7 +400,7 @@ def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: 
         return 128 + signals.number
     line, secret = reached
     line.send(describe(plan))
-    with closing(line.connection), closing(DirectAgents(plan.task.target, mpi=False, guard=guard)) as agents:
+    with closing(line.connection), closing(DirectAgents(plan.task.target, allows_mpi=False, guard=guard)) as agents:
         return _Follower(plan, secret, line, agents, signals).run()
 
 
@@ -476,7 +476,7 @@ def _reach(plan: Plan, secret: StartSecret, signals: UserSignals) -> tuple[_Line
         refusing: set[str] = set()
         places = [(one, port) for name in address.split(",") for one in addresses.resolve(name)]
         known = secret.find()
-        if known and (connection := call(places, _derive(known, "node"), free[0], _TRY, refusing)):
+        if known and (connection := dial(places, _derive(known, "node"), free[0], _TRY, refusing)):
             return _Line(connection, 0, spec.host_timeout), known
         if refusing and len(free) > 1:  # another node has come as this one
             del free[0]

@@ -16,7 +16,7 @@ from unilaunch.interfaces.plugins import load_observer
 from unilaunch.job.choice import DirectStart, choose_start, foresee_mpirun
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
-from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.launchers.mpirun import Request, Starter
 from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import absent_devices, count_cores, count_ranks, visible_devices
 from unilaunch.rank.placement import Facts, device_kinds, place
@@ -50,16 +50,16 @@ class Plan(Record):
 
     Attributes:
         task: The task of the ranks.
-        mpirun: The mpirun that starts the job, or a `DirectStart`.
+        starter: What starts the ranks: an mpirun, or a `DirectStart`.
         line: The command line, word by word, to be shown: it can be typed where the plan was made.
         rows: The host and device of each rank, by rank.
         notes: What of the user's environment is ignored, one line each; rank 0 says it at the start.
         request: The request from which the command line was made.
-        why: Why this mpirun, or `launch` itself, starts the ranks.
+        why: Why it starts the ranks.
     """
 
     task: Task[LaunchSpec]
-    mpirun: Mpirun
+    starter: Starter
     line: tuple[str, ...]
     rows: tuple[Row, ...]
     request: Request
@@ -81,47 +81,49 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     starting = machine is Machine.HERE
     hosts = _find_hosts(task.spec, environ, starting=starting)
     if starting:
-        mpirun, why = choose_start(task, hosts.known, environ)
+        starter, why = choose_start(task, hosts.known, environ)
     else:
-        mpirun, why = foresee_mpirun(task.spec.mpirun, environ, machine), "a job file"
-    task = _resolved(task, mpirun, starting=starting)
+        starter, why = foresee_mpirun(task.spec.mpirun, environ, machine), "a job file"
+    task = _resolved(task, starter, starting=starting)
     if starting and not (hosts.named or hosts.allocated):
         task = replace(task, spec=_counted_here(task.spec, environ))
-    spec = mpi = task.spec
+    spec = options = task.spec
     if starting and not spec.hosts and not spec.hostfile and os.geteuid() == 0:
-        mpi = mpi.model_copy(update={"allow_run_as_root": True})  # mpirun is our choice here, not the user's
-    slots = _slots(hosts, mpirun, spec, starting=starting)
+        options = options.model_copy(update={"allow_run_as_root": True})  # mpirun is our choice here, not the user's
+    slots = _slots(hosts, starter, spec, starting=starting)
     if (nprocs := _count(spec, slots)) > _MOST_RANKS:
         raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
     task.check(nprocs)
     _check_observers(task)
     named = hosts.named
-    if _fills_the_first_host(spec, mpirun, named):
-        named, mpi = make_room(named, nprocs), mpi.model_copy(update={"oversubscribe": False})
+    if _fills_the_first_host(spec, starter, named):
+        named, options = make_room(named, nprocs), options.model_copy(update={"oversubscribe": False})
         slots = {host.name: host.slots for host in named}
     here = own_names([host.name for host in named])
-    names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi, mpirun)
+    names = _names(_in_mpiruns_order(slots, starter, here), nprocs, options, starter)
     beside = _beside(environ) if starting else {}
-    is_direct = isinstance(mpirun, DirectStart)
+    is_direct = isinstance(starter, DirectStart)
     request = Request(
         nprocs=nprocs,
         hosts=named,
-        hostfile=str(spec.hostfile) if named == hosts.named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
+        hostfile=str(spec.hostfile)
+        if named == hosts.named and spec.hostfile and starter.reads(spec.hostfile)
+        else None,
         several=spec.nnodes > 1 or (hosts.allocated and not is_direct) or any(host.name not in here for host in named),
         host_timeout=spec.host_timeout,
         cores_each=count_cores() // max(Counter(names).values()) if starting else None,
-        mpi=mpi,
+        options=options,
         program=_program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
         environ={} if machine is Machine.IMAGE else {**environ, **beside},
     )
     if starting:
-        mpirun.check(request, os.geteuid())
+        starter.check(request, os.geteuid())
     visible = {} if machine is Machine.IMAGE else visible_devices(environ)
     rows = _rows(task, names, here if starting else set(), visible)
     before = ("env", *(f"{name}={value}" for name, value in beside.items())) if beside else ()
     notes = () if machine is Machine.IMAGE else absent_devices(environ)
-    line = (*before, *mpirun.write(request.shown()))
-    return Plan(task, mpirun, line, tuple(rows), request, why, tuple(notes))
+    line = (*before, *starter.write(request.shown()))
+    return Plan(task, starter, line, tuple(rows), request, why, tuple(notes))
 
 
 class _Hosts(Record):
@@ -156,7 +158,7 @@ def _check_observers(task: Task[LaunchSpec]) -> None:
             raise SpecError(f"--observe {named}: a {task.target.kind} writes its own curves: leave it out")
 
 
-def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
+def _resolved(task: Task[LaunchSpec], starter: Starter, *, starting: bool) -> Task[LaunchSpec]:
     """Return the task with paths relative to its ranks' folder, options for this mpirun, and options for a restart."""
     spec = task.spec
     if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not os.path.isdir(spec.cwd):  # noqa: PTH112  (raises nothing)
@@ -164,7 +166,7 @@ def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task
     target = task.target.absolute() if spec.cwd else task.target
     if task.model and spec.max_restarts:
         task = replace(task, options=task.model.restartable(task.options))
-    return replace(task, spec=mpirun.usable(spec.resolved()), target=target)
+    return replace(task, spec=starter.usable(spec.resolved()), target=target)
 
 
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
@@ -180,19 +182,19 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
     return parse_hosts(spec.hosts) if spec.hosts else ()
 
 
-def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
+def _fills_the_first_host(spec: LaunchSpec, starter: Starter, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
     is_known = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return mpirun.fills_the_first_host and is_known and spec.oversubscribe and not spec.map_by
+    return starter.fills_the_first_host and is_known and spec.oversubscribe and not spec.map_by
 
 
-def _slots(hosts: _Hosts, mpirun: Mpirun, spec: LaunchSpec, *, starting: bool) -> dict[str, int | None]:
+def _slots(hosts: _Hosts, starter: Starter, spec: LaunchSpec, *, starting: bool) -> dict[str, int | None]:
     """Return the slots of each host; None if only mpirun knows them, or if the user says how many ranks there are."""
     if hosts.known:
         # A task of an allocation may be a whole node: the ranks of a direct start are as many as the user says.
-        is_free = hosts.allocated and isinstance(mpirun, DirectStart) and spec.nprocs is not None
+        is_free = hosts.allocated and isinstance(starter, DirectStart) and spec.nprocs is not None
         return {host.name: None if is_free else host.slots for host in hosts.known}
-    is_counted = mpirun.counts_cores and starting and not hosts.allocated
+    is_counted = starter.counts_cores and starting and not hosts.allocated
     return {socket.gethostname(): count_cores() if is_counted else None}
 
 
@@ -239,19 +241,19 @@ def _may_oversubscribe(mpi: MpiSpec) -> bool:
     return mpi.oversubscribe or ("OVERSUBSCRIBE" in mapping and "NOOVERSUBSCRIBE" not in mapping)
 
 
-def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set[str]) -> dict[str, int | None]:
+def _in_mpiruns_order(slots: Mapping[str, int | None], starter: Starter, here: set[str]) -> dict[str, int | None]:
     """Return the hosts in the order in which they get ranks."""
-    return dict(sorted(slots.items(), key=lambda item: mpirun.begins_here and item[0] not in here))
+    return dict(sorted(slots.items(), key=lambda item: starter.begins_here and item[0] not in here))
 
 
-def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, mpirun: Mpirun) -> list[str]:
+def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, starter: Starter) -> list[str]:
     """Return the host of each rank; "?" if it is not known.
 
     Args:
         slots: The hosts and their slots, in the order in which they get ranks.
         nprocs: Number of ranks.
         spec: The options.
-        mpirun: The mpirun.
+        starter: What starts the ranks.
     """
     if (nodes := spec.nnodes) > 1:
         own = spec.node_rank or 0
@@ -260,7 +262,7 @@ def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, mpiru
         return list(slots) * nprocs
     if any(number is None for number in slots.values()):
         return ["?"] * nprocs
-    is_foreseen = spec.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(spec))
+    is_foreseen = spec.rank_by is None and not (starter.fills_the_first_host and _may_oversubscribe(spec))
     known = {name: number or 0 for name, number in slots.items()}
     return map_ranks(known, nprocs, spec.map_by if is_foreseen else "unknown")
 
@@ -384,16 +386,16 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
 def _as_json(plan: Plan) -> str:
     spec = plan.task.spec.shown(plan.task.options, whole=True)
     ranks = [{"rank": row.rank, "host": row.host, "device": row.device} for row in plan.rows]
-    mpirun = {
-        "path": str(plan.mpirun.path), "launcher": plan.mpirun.launcher,
-        "version": ".".join(map(str, plan.mpirun.version)),
+    starter = {
+        "path": str(plan.starter.path), "launcher": plan.starter.launcher,
+        "version": ".".join(map(str, plan.starter.version)),
     }  # fmt: skip
-    return json.dumps({"line": plan.line, "mpirun": mpirun, "why": plan.why, "ranks": ranks, "spec": spec}, indent=1)
+    return json.dumps({"line": plan.line, "mpirun": starter, "why": plan.why, "ranks": ranks, "spec": spec}, indent=1)
 
 
 def _as_text(plan: Plan) -> Iterator[str]:
     yield shlex.join(plan.line)
-    for name in secret_variables(plan.request.mpi.export):
+    for name in secret_variables(plan.request.options.export):
         yield f"(export {name} before: its value is a secret, and is not shown)"
     if secret_arguments(plan.request.args):
         yield f"({HIDDEN}: an argument whose value is a secret, and is not shown)"
@@ -410,7 +412,7 @@ def _as_text(plan: Plan) -> Iterator[str]:
     elif "?" in names:
         where = "hosts that mpirun chooses"
         unknown = "only mpirun can tell; --map-by slot or node is foreseen, if every host says its slots"
-    launcher = f"{plan.mpirun.launcher} {'.'.join(map(str, plan.mpirun.version))}"
+    launcher = f"{plan.starter.launcher} {'.'.join(map(str, plan.starter.version))}"
     number = len(plan.rows)
     yield f"{number} rank{'s' * (number != 1)} on {where}, started by {launcher} ({plan.why})"
     yield from (f"({note})" for note in plan.notes)

@@ -158,8 +158,10 @@ class StartedMpirun(Started):
                         os.kill(int(path.name), signal.SIGKILL)
 
 
-class Guard:
-    """The process of a direct start that forks the agents of all attempts; it may be started before the job is planned.
+class GuardHandle:
+    """The guard of a direct start, for `launch`; it forks the agents of all attempts.
+
+    It may be started before the job is planned.
 
     It imports at once what every rank needs, and the framework that *target* seems to use.
 
@@ -223,7 +225,7 @@ class DirectAgents:
 
     Args:
         target: What the ranks run, for lists of processes.
-        mpi: Whether the ranks may import a library that needs MPI.
+        allows_mpi: Whether the ranks may import a library that needs MPI.
         guard: A process that was started before the job was planned.
 
     Attributes:
@@ -234,8 +236,8 @@ class DirectAgents:
     exit_code = 1
     key: bytes | None = None
 
-    def __init__(self, target: object, *, mpi: bool, guard: Guard | None = None) -> None:
-        self._target, self._mpi, self._guard = str(target), mpi, guard
+    def __init__(self, target: object, *, allows_mpi: bool, guard: GuardHandle | None = None) -> None:
+        self._target, self._allows_mpi, self._guard = str(target), allows_mpi, guard
 
     def start(
         self, request: "Request", environ: Mapping[str, str], console: "Console", share: "Share | None" = None
@@ -253,20 +255,22 @@ class DirectAgents:
         """
         from unilaunch.launchers.direct import Share
 
-        given = (text.partition("=") for text in request.mpi.export)
+        given = (text.partition("=") for text in request.options.export)
         environ = {**environ, **{name: value for name, equals, value in given if equals}}
-        if self._guard and not self._guard.serves(environ, request.mpi.cwd):
+        if self._guard and not self._guard.serves(environ, request.options.cwd):
             self._guard.close()
             self._guard = None
-        self._guard = guard = self._guard or Guard(self._target, environ, request.mpi.cwd)
+        self._guard = guard = self._guard or GuardHandle(self._target, environ, request.options.cwd)
         guard.tell(environ)
         words = request.program[request.program.index("--") :] if "--" in request.program else ()
         share = share or Share(0, request.nprocs, request.nprocs, f"direct-{os.urandom(8).hex()}")
-        what = {"environ": environ, "words": words, "mpi": self._mpi, "share": vars(share), "windows": console.windows}
-        text = json.dumps({**what, "bound": request.mpi.bind_to != "none"})
+        message = {
+            "environ": environ, "words": words, "allows_mpi": self._allows_mpi, "share": vars(share),
+            "windows": console.windows, "bound": request.options.bind_to != "none",
+        }  # fmt: skip
         started = StartedAgent(guard)
-        data = text.encode() + b"\n"
-        with suppress(OSError), started.lending_files(console) as files:  # killed: its end says so
+        data = json.dumps(message).encode() + b"\n"
+        with started.lending_files(console) as files, suppress(OSError):  # killed: its end says so
             sent = socket.send_fds(guard.connection, [data], files)
             guard.connection.sendall(data[sent:])
         return started
@@ -284,24 +288,35 @@ class StartedAgent(Started):
         guard: The process from which it is forked.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: GuardHandle) -> None:
         self._process, self._connection = guard.process, guard.connection
         self._agent = 0
         self._unread = bytearray()
 
     @contextmanager
     def lending_files(self, console: "Console") -> Iterator[list[int]]:
-        """Yield the agent's input, output and error output; this process keeps the other ends of their pipes."""
+        """Yield the agent's input, output and error output; this process keeps the other ends of their pipes.
+
+        Raises:
+            LauncherError: They cannot be opened.
+        """
         with ExitStack() as lent:
-            files = [os.open(os.devnull, os.O_RDONLY) if console.stdin is None else console.stdin, 1, 2]
-            if console.stdin is None:
-                lent.callback(os.close, files[0])
-            if console.shown:
-                (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
-                for writing in files[1:]:
-                    lent.callback(os.close, writing)
-                self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+            try:
+                files = self._open_files(console, lent)
+            except OSError as error:
+                raise LauncherError(f"the ranks' output cannot be opened: {error.strerror}: see ulimit -n") from None
             yield files
+
+    def _open_files(self, console: "Console", lent: ExitStack) -> list[int]:
+        files = [os.open(os.devnull, os.O_RDONLY) if console.stdin is None else console.stdin, 1, 2]
+        if console.stdin is None:
+            lent.callback(os.close, files[0])
+        if console.shown:
+            (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
+            for writing in files[1:]:
+                lent.callback(os.close, writing)
+            self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+        return files
 
     @override
     def poll(self) -> int | None:

@@ -10,7 +10,7 @@ from types import FrameType
 from unilaunch.folder.failure import signal_name
 from unilaunch.job.terminal import Live, own_windows
 from unilaunch.monitor import messages
-from unilaunch.monitor.inbox import Agent
+from unilaunch.monitor.inbox import AgentConnection
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.record import Record, field
 
@@ -74,14 +74,14 @@ def noting_signals(signals: UserSignals, *, to_the_end: bool = False) -> Iterato
             signal.signal(number, signal.SIG_IGN if to_the_end else handler)
 
 
-class Stop:
+class UserStop:
     """Passes the user's signals on to the ranks, and decides when a stopped job must end."""
 
     def __init__(self, monitor: Monitor, signals: UserSignals, grace: float, live: Live) -> None:
         self.monitor, self.signals, self.grace, self.live = monitor, signals, grace, live
-        self.informed: set[Agent] = set()
+        self.informed: set[AgentConnection] = set()
         self.resize: messages.Resize | None = None  # the last size of the caller's terminals, if that has changed
-        self.resized: set[Agent] = set()  # the agents that know it
+        self.resized: set[AgentConnection] = set()  # the agents that know it
         self.released = self.left = False
         self.until = float("inf")
 

@@ -17,10 +17,10 @@ from typing import IO
 
 from unilaunch.errors import one_line
 from unilaunch.interfaces.step import Step
-from unilaunch.launchers.direct import NO_WINDOWS, Windows
 from unilaunch.monitor.inbox import RankSeen
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.record import Record
+from unilaunch.spec.variables import NO_WINDOWS, Windows
 
 #: Seconds between two looks at whether the input is for this process, and most bytes that are read of it at once.
 _TICK, _PIECE = 0.2, 1 << 12

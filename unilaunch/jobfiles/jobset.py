@@ -95,6 +95,9 @@ def complete(kind: str, task: Task[LaunchSpec], options: k8s.PodSpec, each: int)
         raise SpecError(f"--ranks-per-pod {each}: every pod has as many ranks: give -n as a multiple of {each}")
     if named := spec.options_of_mpirun:
         raise SpecError(f"--emit {kind}: no mpirun starts the ranks: leave out {', '.join(named)}")
+    k8s.refuse_folder(spec)
+    if spec.bind_to and each == 1:
+        raise SpecError(f"--bind-to {spec.bind_to}: a rank has a pod, and its processors, to itself: leave it out")
     own = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", KEY) if each == 1 else (SECRET,)
     k8s.refuse_variables(spec, own=(k8s.JOB_ID, *own))
     return k8s.share_cores(k8s.resume_at_restart(task, options), options, each)
@@ -164,7 +167,9 @@ class Pods(k8s.Manifest):
     def _as_node(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
         """Return the command of a pod that is a node, and its variables; the job's controller tells it which it is."""
         program = self.plan.request.referring().program
-        fields: dict[str, object] = {"nprocs": len(self.plan.rows), "grace": self.plan.task.spec.grace}
+        spec = self.plan.task.spec
+        bound = {"bind_to": spec.bind_to} if spec.bind_to else {}
+        fields: dict[str, object] = {"nprocs": len(self.plan.rows), "grace": spec.grace, **bound}
         if self.number == 1:
             return launch_line(program, fields), []
         fields |= {"nnodes": self.number, "master_addr": self._address, "master_port": _PORT}

@@ -110,6 +110,12 @@ def refuse_variables(spec: LaunchSpec, own: Sequence[str] = (JOB_ID,)) -> None:
         raise SpecError(f"-x {taken[0]}: the manifest gives each pod its own: leave it out")
 
 
+def refuse_folder(spec: LaunchSpec) -> None:
+    """Raise an error for `--cwd`: a folder of this machine is none of an image."""
+    if spec.cwd:
+        raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
+
+
 def resume_at_restart(
     task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)
 ) -> Task[LaunchSpec]:
@@ -194,7 +200,7 @@ class Manifest:
     def variables(self) -> list[dict[str, Any]]:
         """Return the variables of `-x NAME=VALUE`, and those with secret values."""
         hidden = self.plan.request.secret_names
-        texts = [text.partition("=") for text in self.plan.request.mpi.export]
+        texts = [text.partition("=") for text in self.plan.request.options.export]
         plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
                  if equals and name not in hidden]  # fmt: skip
         return [*plain, *self.secrets()]

@@ -36,8 +36,7 @@ def complete_on_hosts(task: Task[LaunchSpec], options: HostPodSpec) -> Task[Laun
     """
     spec, nodes = task.spec, options.nodes
     k8s.refuse_variables(spec)
-    if spec.cwd:
-        raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
+    k8s.refuse_folder(spec)
     if "grace" in spec.model_fields_set:
         raise SpecError(
             f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "
@@ -67,7 +66,7 @@ class HostPods(k8s.Manifest):
         Raises:
             SpecError: The workers would differ, the plan does not tell, or the operator does not know the mpirun.
         """
-        emit, mpirun, hosts = f"--emit {self.kind}", self.plan.mpirun, Counter(row.host for row in self.plan.rows)
+        emit, mpirun, hosts = f"--emit {self.kind}", self.plan.starter, Counter(row.host for row in self.plan.rows)
         if mpirun.operator_name != "OpenMPI":
             raise SpecError(f"{emit}: it is written for Open MPI, not for {mpirun.launcher}: name another --mpirun")
         if "?" in hosts:
@@ -80,9 +79,9 @@ class HostPods(k8s.Manifest):
     def launcher(self, name: str) -> dict[str, Any]:
         """Return the pod in which mpirun runs; its container is called *name*."""
         request = self.plan.request.referring()
-        mpi = request.mpi.model_copy(update={"export": (*request.mpi.export, k8s.JOB_ID)})
-        inside = replace(request, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
-        words = ["mpirun", *self.plan.mpirun.write(inside)[1:]]
+        options = request.options.model_copy(update={"export": (*request.options.export, k8s.JOB_ID)})
+        inside = replace(request, hosts=(), hostfile=_HOSTFILE, options=options)
+        words = ["mpirun", *self.plan.starter.write(inside)[1:]]
         known = [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *self.secrets()]
         return self._pod_as_user({"name": name, "command": k8s.command(words), "env": known}, ranks=0)
 
@@ -133,7 +132,7 @@ def _mpi_job(job: HostPods) -> dict[str, Any]:
             "sshAuthMountPath": k8s.SSH_FOLDER,
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts},
-            "mpiImplementation": job.plan.mpirun.operator_name,
+            "mpiImplementation": job.plan.starter.operator_name,
             "mpiReplicaSpecs": {
                 name: {"replicas": number, "restartPolicy": policy, "template": {"spec": fields}}
                 for name, (number, policy, fields) in pods.items()

@@ -21,7 +21,7 @@ from unilaunch.overriding import override
 from unilaunch.record import Record, replace
 from unilaunch.spec.habits import Habit, Instead, Same
 from unilaunch.spec.launch_spec import LaunchSpec, written_as
-from unilaunch.spec.run_spec import Spec
+from unilaunch.spec.run_spec import Spec, option_of
 from unilaunch.spec.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
@@ -191,11 +191,6 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: t
         )
     if options.signal and "grace" in spec.model_fields_set:
         raise SpecError(f"--signal {options.signal}: --grace {spec.grace:g} asks for another one: leave one out")
-    needing_srun = [field for field in ("requeue", "signal", "container_image") if getattr(options, field)]
-    needing_srun += ["grace"] if "grace" in spec.model_fields_set else []
-    if needing_srun and (of_mpirun := _options_of_mpirun(spec)):
-        option = f"--{needing_srun[0].replace('_', '-')}"
-        raise SpecError(f"{option}: srun starts the ranks then, and not mpirun: leave out {', '.join(of_mpirun)}")
 
 
 def _shared_folders(spec: LaunchSpec, checkpoints: tuple[str, Path] | None) -> Iterator[tuple[str, Path]]:
@@ -206,9 +201,9 @@ def _shared_folders(spec: LaunchSpec, checkpoints: tuple[str, Path] | None) -> I
         yield checkpoints
 
 
-def _options_of_mpirun(spec: LaunchSpec) -> list[str]:
-    """Return the options that were given and that only mpirun can apply; srun has a working folder, too."""
-    return [option for option in spec.options_of_mpirun if option != "--cwd"]
+def _not_of_srun(spec: LaunchSpec) -> list[str]:
+    """Return the options that were given and that srun does not apply, as they are typed: mpirun starts the ranks."""
+    return spec.options_of_mpirun + [option_of(field) for field in ("bind_to", "oversubscribe") if getattr(spec, field)]
 
 
 def _count_ranks(spec: LaunchSpec, options: SbatchSpec) -> int | None:
@@ -253,15 +248,32 @@ def _foresee(plan: Plan, options: SbatchSpec) -> _Nodes:
     nodes = _Nodes(hosts, foreseen, most if foreseen else None)
     number = options.nodes or len(hosts) or _count_nodes(size, nodes)
     by_launch = foreseen and number and not (size % number or nodes.uneven or options.container_image)
-    if by_launch and not _options_of_mpirun(plan.task.spec) and needs_no_mpi(plan.task):
+    if by_launch and not plan.task.spec.options_of_mpirun and needs_no_mpi(plan.task):
         return replace(nodes, most=size // number, launched=size // number)
-    if restarts := plan.task.spec.max_restarts:
-        raise SpecError(
-            f"--emit sbatch --max-restarts {restarts}: only launch starts a job again, and here it cannot start the "
-            "ranks: of a model, of a program that may need MPI, in a container, and of unequal nodes srun starts them: "
-            "leave it out"
-        )
+    _refuse_what_launch_does(plan.task.spec, options)
     return nodes
+
+
+def _refuse_what_launch_does(spec: LaunchSpec, options: SbatchSpec) -> None:
+    """Raise an error for options of a job whose ranks srun or mpirun starts, and no `launch` on each node.
+
+    Raises:
+        SpecError: The job cannot be started again, or what mpirun and what srun applies is asked for.
+    """
+    of_mpirun = ", ".join(_not_of_srun(spec))
+    if spec.max_restarts:
+        why = (
+            f"mpirun starts the ranks, because of {of_mpirun}: leave one of the two out"
+            if of_mpirun
+            else "srun starts the ranks of a model, of a program that may need MPI, in a container, and of unequal "
+            "nodes: leave it out"
+        )
+        raise SpecError(f"--emit sbatch --max-restarts {spec.max_restarts}: only launch starts a job again, and {why}")
+    needing_srun = [field for field in ("requeue", "signal", "container_image") if getattr(options, field)]
+    needing_srun += ["grace"] if "grace" in spec.model_fields_set else []
+    if needing_srun and of_mpirun:
+        option = option_of(needing_srun[0])
+        raise SpecError(f"{option}: srun starts the ranks then, and not mpirun: leave out {of_mpirun}")
 
 
 def _count_nodes(size: int, nodes: _Nodes) -> int:
@@ -370,10 +382,10 @@ class _Script:
         return f"{name}@{_NOTICE}" if self.options.requeue else ""
 
     def _start(self) -> Iterator[str]:
-        if _options_of_mpirun(self.plan.task.spec):
+        if not self.nodes.launched and _not_of_srun(self.plan.task.spec):
             # Slurm gives every node the variables of the shell that submits the job, which need not be this one.
             inside = replace(self.plan.request.referring(), hosts=(), hostfile=None, several=False)
-            yield f"exec {_join(self.plan.mpirun.write(inside))}"
+            yield f"exec {_join(self.plan.starter.write(inside))}"
             return
         srun = self._srun()
         if self.nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
@@ -393,6 +405,8 @@ class _Script:
         fields: dict[str, object] = {"nproc_per_node": self.nodes.launched}
         if spec.max_restarts:
             fields["max_restarts"] = spec.max_restarts
+        if spec.bind_to:
+            fields["bind_to"] = spec.bind_to
         if "grace" in spec.model_fields_set or self.options.requeue:
             fields["grace"] = spec.grace if "grace" in spec.model_fields_set else _NOTICE
         return fields
@@ -445,7 +459,7 @@ class _Script:
     def _variables(self) -> Iterator[str]:
         """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
         hidden = self.plan.request.secret_names
-        for text in self.plan.request.mpi.export:
+        for text in self.plan.request.options.export:
             name, equals, value = text.partition("=")
             if not name.isidentifier():  # no shell can hold it
                 raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")

@@ -102,7 +102,7 @@ def _runtime_of_mpi(hosts: HostPods, slots: int) -> dict[str, Any]:
     ]
     mpi = {
         "numProcPerNode": slots,
-        "mpiImplementation": hosts.plan.mpirun.operator_name,
+        "mpiImplementation": hosts.plan.starter.operator_name,
         "sshAuthMountPath": k8s.SSH_FOLDER,
         "runLauncherAsNode": False,
     }

@@ -91,7 +91,7 @@ def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) 
     seen = [evidence for name in known() if (evidence := _look(name, environ))]
     seen = [evidence for evidence in seen if not known()[evidence.name].is_protocol_only(environ)] or seen
     if len(seen) <= 1:
-        return [_judge(evidence, evidence.name, "the only launcher") for evidence in seen]
+        return [_with_reason(evidence, evidence.name, "the only launcher") for evidence in seen]
     programs = dict.fromkeys(
         evidence.name
         for ancestor in (ancestors() if above is None else above)
@@ -106,7 +106,7 @@ def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) 
             several = evidence.info.size > 1 if evidence.info else launcher.is_unseen
             if several and (launcher.scripts or launcher.is_unseen) and evidence.name not in programs:
                 chosen, reason = evidence, "the one with several ranks, and any program may set what it sets"
-    return [_judge(evidence, chosen.name, reason) for evidence in seen]
+    return [_with_reason(evidence, chosen.name, reason) for evidence in seen]
 
 
 def refuse_copies(environ: Mapping[str, str], command: str) -> None:
@@ -174,7 +174,7 @@ def _look(name: str, environ: Mapping[str, str]) -> Evidence | None:
     return Evidence(name, replace(info, name=name)) if info else None
 
 
-def _judge(evidence: Evidence, chosen: str, reason: str) -> Evidence:
+def _with_reason(evidence: Evidence, chosen: str, reason: str) -> Evidence:
     if evidence.name == chosen:
         return replace(evidence, chosen=True, why=reason)
     return replace(evidence, why=f"{chosen} is {reason}; these variables are around it, or left over")

@@ -1,9 +1,9 @@
 """`unilaunch launch` itself: it starts the ranks of a host without an mpirun, by the agent of that host."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 from unilaunch.record import Record
 
@@ -13,14 +13,9 @@ LOCAL_RANK = "_UNILAUNCH_LOCAL_RANK"  # "3"
 LOCAL_SIZE = "_UNILAUNCH_LOCAL_SIZE"  # "8"
 RUN = "_UNILAUNCH_RUN"  # "direct-0f2a..."; each start has a new name
 NEEDED = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
-#: The word on the command line of the process that forks the agents: every rank imports the framework by itself.
-UNSHARED = "--unshared"
 #: Variables with which other launchers give a process its identity, or a server to talk to: an MPI library that is
 #: loaded in a rank would take the rank for a process of that launcher.
 _OTHERS = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "SLURM_PROCID", "SLURM_LOCALID")
-#: Rows and columns of a terminal, for standard output and for standard error; None for one that is no terminal.
-Windows = Sequence[Sequence[int] | None]
-NO_WINDOWS: Windows = (None, None)
 
 
 class Direct(Launcher):
@@ -36,8 +31,8 @@ class Direct(Launcher):
         if RANK not in environ:
             return None
         several = environ.get(LOCAL_SIZE) != environ.get(SIZE)  # nodes can be one machine: the ranks count its ranks
-        return describe(
-            environ, self.title, NEEDED[:2] if several else NEEDED, (RUN,), run_id=environ.get(RUN, ""), mpi=False,
+        return self.describe(
+            environ, NEEDED[:2] if several else NEEDED, (RUN,), run_id=environ.get(RUN, ""), mpi=False,
         )  # fmt: skip
 
 

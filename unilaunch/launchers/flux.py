@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 
 RANK = "FLUX_TASK_RANK"
@@ -27,4 +27,4 @@ class Flux(Launcher):
         if RANK not in environ:
             return None
         run_id = f"flux-{environ[JOB]}" if JOB in environ else ""
-        return describe(environ, self.title, (RANK, SIZE, LOCAL_RANK), [JOB], run_id=run_id)
+        return self.describe(environ, (RANK, SIZE, LOCAL_RANK), [JOB], run_id=run_id)

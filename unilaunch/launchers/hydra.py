@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.interfaces.world import LauncherInfo, Store
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Hydra(Launcher):
         if LOCAL_RANK not in environ and LOCAL_SIZE not in environ:
             return None
         name, run_id = ("Intel MPI", f"intel-{environ[INTEL]}") if INTEL in environ else ("MPICH", "")
-        return describe(environ, self.title, NEEDED, [INTEL], launcher=name, run_id=run_id, store=Store.PMI)
+        return self.describe(environ, NEEDED, [INTEL], launcher=name, run_id=run_id, store=Store.PMI)
 
     @override
     def recognise(self, path: Path, said: str) -> "Mpirun | None":

@@ -45,7 +45,7 @@ class MpichMpiexec(Mpirun):
                 )
 
     def _options(self, request: Request) -> list[str]:
-        mpi = request.mpi
+        mpi = request.options
         foreign = [f"--{name.replace('_', '-')}" for name in _FOREIGN if getattr(mpi, name)]
         if foreign:
             raise LauncherError(f"{', '.join(foreign)}: Open MPI's option, and {self.launcher} has none like it")
@@ -104,7 +104,7 @@ def _is_alone(request: Request) -> bool:
     """
     if not is_allocated(request.environ) or any(name in request.environ for name in _LOGINS):
         return False
-    if {"-launcher", "-bootstrap"} & set(request.mpi.mpi_args):
+    if {"-launcher", "-bootstrap"} & set(request.options.mpi_args):
         return False
     names = {host.name for host in request.hosts or allocated_hosts(request.environ)}
     return bool(names) and names <= own_names(names)
@@ -115,5 +115,5 @@ def _variables(request: Request) -> list[str]:
 
     Names without a value are left out: with -genvlist ranks on other hosts would get these variables, and no other.
     """
-    given = (text.partition("=") for text in request.mpi.export)
+    given = (text.partition("=") for text in request.options.export)
     return [word for name, equals, value in given if equals for word in ("-genv", name, value)]

@@ -28,7 +28,8 @@ class Launcher(ABC):
     #: that is usually started inside of others has a low one. Those of unilaunch: MPIs 10 to 60, PET_* variables 65,
     #: torchrun 70, msrun 80, Slurm 90.
     order: int
-    #: How the names of variables begin that differ from rank to rank, and that no framework's import reads.
+    #: How the names of its variables begin. `-x NAME=VALUE` of such a variable stays on mpirun's command line, since
+    #: mpirun itself may read it; the values of others go into mpirun's environment, which other users do not see.
     prefixes: tuple[str, ...] = ()
     #: Variables that hold the number of ranks: a process that has one of them and nothing else is not run alone.
     sizes: tuple[str, ...] = ()
@@ -51,6 +52,35 @@ class Launcher(ABC):
         Raises:
             EnvironmentMismatchError: Some of its variables are missing, or one has an invalid value.
         """
+
+    def describe(
+        self,
+        environ: Mapping[str, str],
+        names: Sequence[str],
+        used: Sequence[str] = (),
+        *,
+        title: str = "",
+        **more: Any,
+    ) -> LauncherInfo:
+        """Return what variables with the numbers of this process say; for `detect`.
+
+        Args:
+            environ: The process's environment.
+            names: The variables that hold the rank, the size and, if the launcher gives them, the local rank and the
+                local size, in that order. A variable may stand twice.
+            used: Other variables that were read, as evidence for the user.
+            title: The name for messages; default: that of the launcher.
+            more: Other fields of `LauncherInfo`. An empty address in `rank_0_hosts` is left out.
+
+        Raises:
+            EnvironmentMismatchError: One of *names* is missing, is no number, or is a rank not below its size.
+        """
+        title = title or self.title
+        rank, size, *local = read_numbers(environ, title, names)
+        local_rank, local_size = [*local, None, None][:2]
+        told: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
+        told["rank_0_hosts"] = tuple(filter(None, more.get("rank_0_hosts", ())))
+        return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **told)
 
     def is_protocol_only(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002  (most have a protocol of their own)
         """Whether these variables may be another launcher's, which speaks with its ranks in the same way."""
@@ -127,7 +157,7 @@ class Launcher(ABC):
         )
 
 
-def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> dict[str, int]:
+def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> list[int]:
     """Return the numbers of *names*: the rank, the world size and, if they are set, both for this host.
 
     Raises:
@@ -140,7 +170,7 @@ def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]
             f"only some of {launcher}'s variables are set: {', '.join(there) or 'none'}; missing: "
             f"{', '.join(missing)}; start the ranks with it, or unset what an earlier run left in this shell"
         )
-    wrong = [f"{name}={environ[name]}" for name in names if not is_number(environ[name])] or [
+    wrong = [f"{name}={environ[name]}" for name in dict.fromkeys(names) if not is_number(environ[name])] or [
         f"{rank}={environ[rank]} is not below {size}={environ[size]}"
         for rank, size in zip(names[::2], names[1::2], strict=False)
         if int(environ[rank]) >= int(environ[size])
@@ -149,7 +179,7 @@ def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]
         raise EnvironmentMismatchError(
             f"{launcher}'s environment is not valid: {', '.join(wrong)}; do not set these by hand"
         )
-    return {name: int(environ[name]) for name in names}
+    return [int(environ[name]) for name in names]
 
 
 def is_number(text: str, digits: int = 9) -> bool:
@@ -160,25 +190,3 @@ def is_number(text: str, digits: int = 9) -> bool:
 def evidence(environ: Mapping[str, str], *names: str) -> dict[str, str]:
     """Return those of *names* that are set, with their values."""
     return {name: environ[name] for name in names if name in environ}
-
-
-def describe(
-    environ: Mapping[str, str], title: str, names: Sequence[str], used: Sequence[str] = (), **more: Any
-) -> LauncherInfo:
-    """Return what the variables *names* say: rank, size and, if they are named too, local rank and local size.
-
-    Args:
-        environ: The process's environment.
-        title: The launcher's name.
-        names: The variables with the numbers, in that order.
-        used: Other variables that were read.
-        more: Other fields of `LauncherInfo`. An empty address in `rank_0_hosts` is left out.
-
-    Raises:
-        EnvironmentMismatchError: One of *names* is missing or invalid.
-    """
-    rank, size, *local = read_numbers(environ, title, names).values()
-    local_rank, local_size = [*local, None, None][:2]
-    told: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
-    told["rank_0_hosts"] = tuple(filter(None, more.get("rank_0_hosts", ())))
-    return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **told)

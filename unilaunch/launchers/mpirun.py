@@ -10,6 +10,7 @@ from unilaunch.errors import say
 from unilaunch.launchers import known
 from unilaunch.launchers.allocation import is_allocated
 from unilaunch.machine.variables import travelling
+from unilaunch.overriding import override
 from unilaunch.record import Record, replace
 from unilaunch.spec.hostfile import Host
 from unilaunch.spec.launch_spec import MpiSpec
@@ -33,7 +34,7 @@ class Request(Record):
         several: Whether there is more than one host.
         host_timeout: Seconds for which a host may not answer before it counts as lost.
         cores_each: Cores for each rank on the host with most ranks, if it has as many as this one; None if not known.
-        mpi: The user's options for mpirun.
+        options: The user's options for what starts the ranks.
         program: The command line of each rank.
         environ: The environment in which mpirun is started; names that follow `-x` are taken from it.
     """
@@ -44,13 +45,13 @@ class Request(Record):
     several: bool
     host_timeout: float
     cores_each: int | None
-    mpi: MpiSpec
+    options: MpiSpec
     program: tuple[str, ...]
     environ: Mapping[str, str]
 
     def forwarded(self) -> list[str]:
         """Return the variables that ranks on other hosts are to find as they are here, beside the user's own `-x`."""
-        named = {text.partition("=")[0] for text in self.mpi.export}
+        named = {text.partition("=")[0] for text in self.options.export}
         return travelling(self.environ.keys() - named) if self.several else []
 
     @property
@@ -62,14 +63,14 @@ class Request(Record):
     def secret_names(self) -> list[str]:
         """The variables that must hold the secret values of `-x` and of the arguments where a job file starts."""
         of_args = (name for _, name in secret_arguments(self.args).values())
-        return list(dict.fromkeys([*secret_variables(self.mpi.export), *of_args]))
+        return list(dict.fromkeys([*secret_variables(self.options.export), *of_args]))
 
     def shown(self) -> "Request":
         """Return the same without secret values, for a line that is shown."""
-        mpi = {
-            "export": without_secret_values(self.mpi.export), "mpi_args": redact_words(self.mpi.mpi_args),
+        hidden = {
+            "export": without_secret_values(self.options.export), "mpi_args": redact_words(self.options.mpi_args),
         }  # fmt: skip
-        return replace(self, mpi=self.mpi.model_copy(update=mpi), program=redact_words(self.program))
+        return replace(self, options=self.options.model_copy(update=hidden), program=redact_words(self.program))
 
     def referring(self) -> "Request":
         """Return the same for a job file: in place of each secret value the program has a `reference` to a variable."""
@@ -77,7 +78,7 @@ class Request(Record):
         for position, (before, name) in secret_arguments(args).items():
             args[position] = before + reference(name)
         program = (*self.program[: len(self.program) - len(args)], *args)
-        return replace(self._with(without_secret_values(self.mpi.export)), program=program)
+        return replace(self._with(without_secret_values(self.options.export)), program=program)
 
     def started(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
@@ -85,24 +86,24 @@ class Request(Record):
         Variables that mpirun itself reads stay where they are, unless they are secrets.
         """
         own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
-        hidden, given = secret_variables(self.mpi.export), (text.partition("=") for text in self.mpi.export)
+        hidden, given = secret_variables(self.options.export), (text.partition("=") for text in self.options.export)
         moved = {
             name: value for name, equals, value in given if equals and (name in hidden or not name.startswith(own))
         }
-        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.export)
+        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.options.export)
         return replace(self._with(tuple(x)), environ={**self.environ, **moved})
 
     def _with(self, x: tuple[str, ...]) -> "Request":
-        return replace(self, mpi=self.mpi.model_copy(update={"export": x}))
+        return replace(self, options=self.options.model_copy(update={"export": x}))
 
 
 @dataclass(frozen=True)
-class Mpirun(ABC):
-    """An mpirun that has been found, or the direct start in place of one.
+class Starter(ABC):
+    """What starts the ranks: an mpirun, or `launch` itself.
 
     Attributes:
-        path: Where it is; absolute, so that Open MPI finds its daemon at the same place on the other hosts.
-        launcher: The name of the MPI, for messages: "Open MPI", "MPICH".
+        path: The program; absolute, so that Open MPI finds its daemon at the same place on the other hosts.
+        launcher: The name for messages: "Open MPI", "MPICH", "unilaunch".
         version: Major and minor version.
     """
 
@@ -116,61 +117,76 @@ class Mpirun(ABC):
     operator_name: ClassVar[str] = ""
 
     @property
+    @abstractmethod
     def process(self) -> str:
         """What runs while the job runs, for a message."""
-        return str(self.path)
 
     @property
     def begins_here(self) -> bool:
-        """Whether the host on which mpirun runs gets ranks first, wherever it stands in the list of hosts."""
+        """Whether the host on which it runs gets ranks first, wherever it stands in the list of hosts."""
         return False
 
     @property
     def fills_the_first_host(self) -> bool:
-        """Whether all ranks go to the first host if mpirun may oversubscribe and no slots are given."""
+        """Whether all ranks go to the first host if it may oversubscribe and no slots are given."""
         return False
 
     def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
         """Whether it reads the user's hostfile as it is, with slots."""
         return False
 
-    def unusable(self, parameters: Collection[str]) -> dict[str, str]:  # noqa: ARG002  (most know none)
-        """Return those of --mca's *parameters* with which this mpirun would not start, each with the reason."""
-        return {}
-
     def usable(self, spec: M) -> M:
-        """Return the options without parameters that keep this mpirun from starting; log each of them."""
-        reasons = self.unusable([name for name, _ in spec.mca])
-        for name, reason in reasons.items():
-            say(f"--mca {name} is left out: {reason}")
-        kept = tuple((name, value) for name, value in spec.mca if name not in reasons)
-        return spec.model_copy(update={"mca": kept}) if reasons else spec
+        """Return the options without what would keep it from starting; log each of them."""
+        return spec
 
     def check(self, request: Request, user: int) -> None:  # noqa: B027  (most refuse nothing)
-        """Refuse options that this mpirun would refuse after its start.
+        """Refuse options that it would refuse after its start.
 
         Args:
             request: What to start.
             user: The user's number.
 
         Raises:
-            LauncherError: mpirun would refuse the request.
+            LauncherError: It would refuse the request.
         """
 
-    def login_command(self, request: Request) -> list[str]:
-        """Return the ssh command with which mpirun logs in to other hosts; empty if it may use something else.
-
-        In an allocation it may start its daemons through the resource manager, where ssh is not allowed.
-        """
-        return [] if is_allocated(request.environ) else ["ssh"]
+    def login_command(self, request: Request) -> list[str]:  # noqa: ARG002
+        """Return the ssh command with which it logs in to other hosts; empty if it may use something else."""
+        return []
 
     @abstractmethod
     def write(self, request: Request) -> list[str]:
         """Return the command line, as it can be pasted into a shell.
 
         Raises:
-            LauncherError: This mpirun has no option for a part of the request.
+            LauncherError: It has no option for a part of the request.
         """
+
+
+class Mpirun(Starter):
+    """An mpirun that has been found."""
+
+    @property
+    @override
+    def process(self) -> str:
+        return str(self.path)
+
+    def unusable(self, parameters: Collection[str]) -> dict[str, str]:  # noqa: ARG002  (most know none)
+        """Return those of --mca's *parameters* with which this mpirun would not start, each with the reason."""
+        return {}
+
+    @override
+    def usable(self, spec: M) -> M:
+        reasons = self.unusable([name for name, _ in spec.mca])
+        for name, reason in reasons.items():
+            say(f"--mca {name} is left out: {reason}")
+        kept = tuple((name, value) for name, value in spec.mca if name not in reasons)
+        return spec.model_copy(update={"mca": kept}) if reasons else spec
+
+    @override
+    def login_command(self, request: Request) -> list[str]:
+        """Return ssh; nothing in an allocation: mpirun may start its daemons through the resource manager there."""
+        return [] if is_allocated(request.environ) else ["ssh"]
 
     def start_line(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 
 ROLE = "MS_ROLE"
@@ -29,8 +29,8 @@ class Msrun(Launcher):
         if environ.get(ROLE) != WORKER:
             return None
         rank = next((name for name in RANKS if name in environ), RANKS[0])
-        return describe(
-            environ, self.title, (rank, SIZE), (ROLE, ADDRESS, PORT),
+        return self.describe(
+            environ, (rank, SIZE), (ROLE, ADDRESS, PORT),
             run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
             rank_0_hosts=[environ.get(ADDRESS, "")],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 
 #: How the variables begin, by version.
@@ -26,5 +26,5 @@ class Mvapich2(Launcher):
         for version, prefix in VERSIONS.items():
             names = [prefix + name for name in NEEDED]
             if any(name in environ for name in names):
-                return describe(environ, version, names)
+                return self.describe(environ, names, title=version)
         return None

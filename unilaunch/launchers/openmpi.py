@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unilaunch.interfaces.world import LauncherInfo, Store
 from unilaunch.launchers.ancestry import Daemon
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 from unilaunch.record import replace
 
@@ -53,8 +53,8 @@ class OpenMpi(Launcher):
         if not any(name in environ for name in NEEDED):
             return None
         five = VERSION in environ or DAEMON in environ
-        found = describe(
-            environ, self.title, NEEDED, (NAMESPACE, VERSION, DAEMON), launcher=f"{self.title} {5 if five else 4}",
+        found = self.describe(
+            environ, NEEDED, (NAMESPACE, VERSION, DAEMON), launcher=f"{self.title} {5 if five else 4}",
             run_id=f"openmpi-{environ.get(NAMESPACE, 'unknown')}", wake=not five,
         )  # fmt: skip
         return replace(found, store=_store(found, five=five))

@@ -63,14 +63,14 @@ class OpenMpirun(Mpirun):
     @override
     def check(self, request: Request, user: int) -> None:
         """Refuse to start as root unless it is allowed, and an input for other ranks."""
-        if "--stdin" in request.mpi.mpi_args:
+        if "--stdin" in request.options.mpi_args:
             raise LauncherError(
                 "--mpi-arg --stdin: launch itself brings its input to rank 0, and to no other rank: leave that option "
                 "out, and let the ranks open a file"
             )
         permissions = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         allowed = all(request.environ.get(name) == "1" for name in permissions)
-        if user == 0 and not allowed and not request.mpi.allow_run_as_root:
+        if user == 0 and not allowed and not request.options.allow_run_as_root:
             raise LauncherError(
                 "mpirun does not run as root by default: in a container set UNILAUNCH_ALLOW_RUN_AS_ROOT=1; or add "
                 "--allow-run-as-root, or be another user"
@@ -79,15 +79,15 @@ class OpenMpirun(Mpirun):
     @override
     def login_command(self, request: Request) -> list[str]:
         """Return the user's ssh command if one is set (`--mca plm_rsh_agent "ssh -p 2222"`)."""
-        chosen = _named(request.mpi, request.environ)
-        if "plm" in chosen or any("plm" in word for word in request.mpi.mpi_args):
+        chosen = _named(request.options, request.environ)
+        if "plm" in chosen or any("plm" in word for word in request.options.mpi_args):
             return []
         agent = next((chosen[name] for name in _LOGINS if name in chosen), "ssh").partition(":")[0].split()
         return agent if super().login_command(request) and agent and Path(agent[0]).name == "ssh" else []
 
     @override
     def write(self, request: Request) -> list[str]:
-        mpi, version = request.mpi, self.version[0]
+        mpi, version = request.options, self.version[0]
         _check_addresses(request, version)
         return [
             str(self.path),
@@ -133,7 +133,7 @@ class OpenMpirun(Mpirun):
         and a shorter silence must end nothing. So ssh waits for four host timeouts: one until it asks the host, and
         three (ServerAliveCountMax) for an answer.
         """
-        named = _named(request.mpi, request.environ)
+        named = _named(request.options, request.environ)
         if not (request.several and self.login_command(request)) or any(name in named for name in _LOGIN_OPTIONS):
             return []
         seconds = math.ceil(request.host_timeout)
@@ -183,7 +183,7 @@ def keepalive(host_timeout: float) -> dict[str, str]:
 
 
 def _chooses_folder(request: Request) -> bool:
-    words = [*_named(request.mpi, request.environ), *request.mpi.mpi_args]
+    words = [*_named(request.options, request.environ), *request.options.mpi_args]
     return any("tmpdir_base" in word for word in words)
 
 
@@ -192,7 +192,7 @@ def _unbuffered(request: Request, version: int) -> list[str]:
 
     The agents send whole lines all the same. With options that name or tag the output it shows nothing, or mixes it.
     """
-    mpi = request.mpi
+    mpi = request.options
     named = {"--output", "--output-filename"} & set(mpi.mpi_args)
     return ["--output", ":raw"] if version >= _FIVE and not named else []
 
@@ -217,7 +217,7 @@ def _hosts(request: Request) -> list[str]:
 
 
 def _mapping(request: Request, version: int) -> list[str]:
-    mpi = request.mpi
+    mpi = request.options
     if version < _FIVE and mpi.map_by and mpi.map_by.lower().startswith(RANKFILE):
         return ["--rankfile", mpi.map_by[len(RANKFILE) :], *(["--oversubscribe"] if mpi.oversubscribe else [])]
     if not mpi.oversubscribe:
@@ -234,26 +234,26 @@ def _binding(request: Request, version: int) -> list[str]:
     More ranks than cores are not bound by 4, and must be unbound for 5. (`slot:PE=4` would give each rank cores of its
     own; but 5 does not start where these are in two packages.)
     """
-    if request.mpi.bind_to:
-        return ["--bind-to", request.mpi.bind_to]
+    if request.options.bind_to:
+        return ["--bind-to", request.options.bind_to]
     narrow = request.nprocs <= _BOUND_TO_CORES and request.cores_each != 1 and not _chooses_binding(request)
     crowded = version >= _FIVE and request.cores_each == 0 and (request.hosts or request.several)
     return ["--bind-to", "none"] if narrow or crowded else []
 
 
 def _chooses_binding(request: Request) -> bool:
-    named = _BINDING_PARAMETERS & set(_named(request.mpi, request.environ))
-    return bool(request.mpi.map_by or named or _BINDING_OPTIONS & set(request.mpi.mpi_args))
+    named = _BINDING_PARAMETERS & set(_named(request.options, request.environ))
+    return bool(request.options.map_by or named or _BINDING_OPTIONS & set(request.options.mpi_args))
 
 
 def _parameters(request: Request, version: int) -> list[str]:
     words = []
-    for name, value in request.mpi.mca:
+    for name, value in request.options.mca:
         if version >= _FIVE and name == "orte_abort_on_non_zero_status":
             words += ["--runtime-options", f"error-nonzero-status={value}"]
         else:
             words += ["--mca", name, value]
-    named = _named(request.mpi, request.environ)
+    named = _named(request.options, request.environ)
     if request.several:
         kept = keepalive(request.host_timeout).items()
         words += [word for name, value in kept if name not in named for word in ("--mca", name, value)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.overriding import override
 
 RANK = "PALS_RANKID"
@@ -38,7 +38,7 @@ class Pals(Launcher):
             return None  # mpiexec --pmi=pmix: the size comes from MPI
         names = (RANK, size, LOCAL_RANK, *([LOCAL_SIZE] if LOCAL_SIZE in environ else []))
         run_id = f"pals-{environ[APPLICATION]}" if APPLICATION in environ else ""
-        return describe(environ, self.title, names, [APPLICATION], run_id=run_id)
+        return self.describe(environ, names, [APPLICATION], run_id=run_id)
 
 
 def _is_slurm(environ: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe, evidence, is_number
+from unilaunch.launchers.launcher import Launcher, evidence, is_number
 from unilaunch.overriding import override
 
 NODES = "PET_NNODES"  # "2"; "1:4" if the number may change
@@ -44,8 +44,8 @@ class Pet(Launcher):
                 f"{told}: torchrun starts that many ranks in this pod, and run is one rank: type torchrun -m unilaunch "
                 "run with the same words behind it"
             )
-        return describe(
-            environ, self.title, (NODE, NODES), (PER_NODE, ADDRESS, PORT),
+        return self.describe(
+            environ, (NODE, NODES), (PER_NODE, ADDRESS, PORT),
             run_id=f"pet-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
             patient=True,  # the kubelet waits for terminationGracePeriodSeconds

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.launcher import Launcher, describe, is_number
+from unilaunch.launchers.launcher import Launcher, is_number
 from unilaunch.overriding import override
 from unilaunch.record import replace
 
@@ -53,8 +53,8 @@ class Slurm(Launcher):
             return None
         size = next((name for name in SIZES if name in environ), SIZES[0])
         nodes = next((name for name in NODES if name in environ), NODES[0])
-        found = describe(
-            environ, self.title, (RANK, size), (STEP, JOB, nodes, *WIRED),
+        found = self.describe(
+            environ, (RANK, size), (STEP, JOB, nodes, *WIRED),
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
             patient=True,  # KillWait, 30 seconds by default, or the partition's GraceTime
             single_host=environ.get(STEP_NODES) == "1" and COMPONENTS not in environ,

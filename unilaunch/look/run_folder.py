@@ -21,7 +21,7 @@ from unilaunch.errors import InputError, PluginError
 from unilaunch.folder.claim import is_held, read_marker
 from unilaunch.folder.failure import Failure
 from unilaunch.folder.files import as_json, last_lines, read_rows, refuse_unreadable
-from unilaunch.folder.folder import REPORT, RESULT, SPEC
+from unilaunch.folder.folder import REPORT, RESULT, SPEC_FILE
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.monitor.stragglers import Straggler
@@ -242,7 +242,7 @@ class Run:
     @cached_property
     def spec(self) -> Settings:
         """Its spec; empty if unknown."""
-        return _read_json(self.folder / SPEC, Settings) or Settings()
+        return _read_json(self.folder / SPEC_FILE, Settings) or Settings()
 
     @cached_property
     def result(self) -> Result:

@@ -10,7 +10,7 @@ The secret itself is never sent. The listener proves itself first, so a false li
 port are part of each proof, so a false listener at another address or port cannot relay the proofs between the two. The
 last byte tells the caller that it has been accepted. HMAC is that of RFC 2104 with SHA-256.
 
-`Caller` and `Listener` are the two ends on bytes only. `Calls` and `call` connect to a listener, and `Acceptor` accepts
+`Dialer` and `Listener` are the two ends on bytes only. `Dials` and `dial` connect to a listener, and `Acceptor` accepts
 callers. In the selectors of a job's processes the `data` of an entry is the function to call when the entry is ready.
 """
 
@@ -109,7 +109,7 @@ class _Handshake(ABC):
             raise NotProvenError
 
 
-class Caller(_Handshake):
+class Dialer(_Handshake):
     """The end that has connected; it sends `hello` first.
 
     Args:
@@ -182,7 +182,7 @@ class Listener(_Handshake):
         return _PROOF_SIZE, challenge + self._proof(b"listener")
 
 
-class Calls:
+class Dials:
     """Connects to several addresses at once, and keeps the first connection whose handshake succeeds.
 
     That connection is non-blocking, and is no longer registered in the selector.
@@ -212,13 +212,13 @@ class Calls:
         succeed: Callable[[socket.socket], None],
     ) -> None:
         self.selector, self.succeed = selector, succeed
-        self.calls: dict[socket.socket, Caller] = {}
+        self.dials: dict[socket.socket, Dialer] = {}
         self.unproven: set[str] = set()
         for address, port in places:
             try:
                 connection = open_socket(address)
             except RendezvousError:
-                if self.calls:
+                if self.dials:
                     break
                 raise
             if connection is None:
@@ -226,27 +226,27 @@ class Calls:
             connection.setblocking(False)
             connection.connect_ex((address, port))
             selector.register(connection, EVENT_WRITE, partial(self._go_on, connection, is_new=True))
-            self.calls[connection] = Caller(secret, f"{plain(address)} {port}", identity)
+            self.dials[connection] = Dialer(secret, f"{plain(address)} {port}", identity)
 
     def __len__(self) -> int:
         """Return the number of calls whose handshake has not ended."""
-        return len(self.calls)
+        return len(self.dials)
 
     @property
     def grace(self) -> float:
         """Further seconds to wait: a listener that has this end's proof may count the caller as accepted already."""
-        return _PATIENCE if any(caller.has_proven_itself for caller in self.calls.values()) else 0.0
+        return _PATIENCE if any(caller.has_proven_itself for caller in self.dials.values()) else 0.0
 
     def close(self) -> None:
         """Close every call."""
-        for connection in list(self.calls):
+        for connection in list(self.dials):
             self._give_up(connection)
 
     def _go_on(self, connection: socket.socket, *, is_new: bool) -> None:
         """Do the next step of one call; after the last step keep its connection, and close the other calls."""
-        if connection not in self.calls:  # closed in this turn
+        if connection not in self.dials:  # closed in this turn
             return
-        caller = self.calls[connection]
+        caller = self.dials[connection]
         try:
             if message := caller.hello if is_new else caller.feed(connection.recv(caller.wanted)):
                 connection.send(message)
@@ -260,19 +260,19 @@ class Calls:
         if is_new:
             self.selector.modify(connection, EVENT_READ, partial(self._go_on, connection, is_new=False))
         elif not caller.wanted:
-            del self.calls[connection]
+            del self.dials[connection]
             self.selector.unregister(connection)
             self.close()
             _set_up(connection)
             self.succeed(connection)
 
     def _give_up(self, connection: socket.socket) -> None:
-        del self.calls[connection]
+        del self.dials[connection]
         self.selector.unregister(connection)
         connection.close()
 
 
-def call(
+def dial(
     places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeout: float, unproven: set[str] | None = None
 ) -> socket.socket | None:
     """Return a blocking connection to the first of *places* that proves itself within *timeout* seconds, or None.
@@ -290,15 +290,15 @@ def call(
     deadline = time.monotonic() + timeout
     connections: list[socket.socket] = []
     with DefaultSelector() as selector:
-        calls = Calls(places, secret, identity, selector, connections.append)
+        dials = Dials(places, secret, identity, selector, connections.append)
         try:
-            while calls and (left := deadline + calls.grace - time.monotonic()) > 0:
+            while dials and (left := deadline + dials.grace - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
                     key.data()
         finally:
-            calls.close()
+            dials.close()
     if unproven is not None:
-        unproven |= calls.unproven
+        unproven |= dials.unproven
     for connection in connections:
         connection.setblocking(True)
         return connection

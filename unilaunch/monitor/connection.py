@@ -13,7 +13,7 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
 from unilaunch.errors import RendezvousError
 from unilaunch.machine import addresses
-from unilaunch.machine.connections import Calls, new_secret
+from unilaunch.machine.connections import Dials, new_secret
 from unilaunch.machine.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
 from unilaunch.record import Record
@@ -129,13 +129,13 @@ class Connection:
     @property
     def open(self) -> bool:
         """Whether it is open, or may still be opened."""
-        return bool(self.connection or self.calls or 0 < self.tries < _TRIES)
+        return bool(self.connection or self.dials or 0 < self.tries < _TRIES)
 
     def _call(self) -> None:
         self.tries, self.called_at = self.tries + 1, time.monotonic()
-        self.calls = Calls((), self.secret, 0, self.selector, self._open)
+        self.dials = Dials((), self.secret, 0, self.selector, self._open)
         with suppress(RendezvousError):  # no file descriptor is left: the next try may find one
-            self.calls = Calls(self.places, self.secret, 0, self.selector, self._open)
+            self.dials = Dials(self.places, self.secret, 0, self.selector, self._open)
 
     def _open(self, connection: socket.socket) -> None:
         notice_silence(connection, self.host_timeout)
@@ -151,7 +151,7 @@ class Connection:
 
     def close(self) -> None:
         """Close its sockets, in a process that has been forked from the agent and does not know its selector."""
-        for own in (self.connection, self.probe, *self.calls.calls):
+        for own in (self.connection, self.probe, *self.dials.dials):
             if own:
                 own.close()
 
@@ -162,7 +162,7 @@ class Connection:
         attempt may be 5 seconds away. So this method also makes a connection attempt to the host once a second.
         """
         if not self.connection:
-            if self.open and not self.calls and time.monotonic() - self.called_at > _PAUSE:
+            if self.open and not self.dials and time.monotonic() - self.called_at > _PAUSE:
                 self._call()
             return
         try:

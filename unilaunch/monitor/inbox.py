@@ -133,7 +133,7 @@ class RankSeen(Record, frozen=False):
         return self.state in {RankState.STARTING, RankState.RUNNING}
 
 
-class Agent:
+class AgentConnection:
     """An agent that is connected.
 
     Attributes:
@@ -175,9 +175,9 @@ class Inbox:
         self.selector = selectors.DefaultSelector()
         self.acceptor = Acceptor(listener, secret, self.selector, self._welcome)
         self.until = 0.0  # when `take` must return, in seconds of time.monotonic
-        self.connections: set[Agent] = set()
-        self.asking: set[Agent] = set()  # these wait for rank 0's address
-        self.hungry: Agent | None = None  # waits for a piece of the input
+        self.connections: set[AgentConnection] = set()
+        self.asking: set[AgentConnection] = set()  # these wait for rank 0's address
+        self.hungry: AgentConnection | None = None  # waits for a piece of the input
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
@@ -235,7 +235,7 @@ class Inbox:
         """Send *order* to every agent that can still be reached."""
         self.tell(self.agents, order)
 
-    def tell(self, agents: Collection[Agent], order: Order) -> None:
+    def tell(self, agents: Collection[AgentConnection], order: Order) -> None:
         """Send *order* to the *agents* that can still be reached."""
         line = messages.encode(order, self.attempt)
         for agent in agents:
@@ -243,7 +243,7 @@ class Inbox:
             self._send(agent)
 
     @property
-    def agents(self) -> set[Agent]:
+    def agents(self) -> set[AgentConnection]:
         """The agents that can be reached and whose ranks have sent messages."""
         return {agent for agent in self.connections if agent.ranks}
 
@@ -278,7 +278,7 @@ class Inbox:
         self.acceptor.close()
         self.selector.close()
 
-    def forget(self) -> None:
+    def close_files(self) -> None:
         """Close every socket in the selector, also those of others, in a process that was forked: none is for it."""
         for key in self.selector.get_map().values():
             key.fileobj.close()  # type: ignore[union-attr]  # in an agent only sockets are registered
@@ -297,11 +297,11 @@ class Inbox:
         # Sending an order must have a time limit too; with this option the number of probes has no effect.
         wait = max(1.0, self.host_timeout - 0.5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
-        agent = Agent(connection)
+        agent = AgentConnection(connection)
         self.connections.add(agent)
         self.selector.register(connection, selectors.EVENT_READ, partial(self._read, agent))
 
-    def _send(self, agent: Agent) -> None:
+    def _send(self, agent: AgentConnection) -> None:
         """Send what the connection can take now; the rest when it can take more."""
         try:
             del agent.unsent[: agent.connection.send(agent.unsent)]
@@ -313,12 +313,12 @@ class Inbox:
             either = selectors.EVENT_READ | selectors.EVENT_WRITE
             self.selector.modify(agent.connection, either, partial(self._serve, agent))
 
-    def _serve(self, agent: Agent) -> None:
+    def _serve(self, agent: AgentConnection) -> None:
         self.selector.modify(agent.connection, selectors.EVENT_READ, partial(self._read, agent))
         self._send(agent)
         self._read(agent)
 
-    def _read(self, agent: Agent) -> None:
+    def _read(self, agent: AgentConnection) -> None:
         cause, message = Cause.LOST_AGENT, "its agent, the process that supervises it, was killed or has crashed"
         try:
             data = agent.connection.recv(1 << 16)
@@ -337,7 +337,7 @@ class Inbox:
         if not data or len(agent.unread) > LARGEST:
             self._hang_up(agent, cause, message)
 
-    def _understand(self, agent: Agent, rank: int, message: Message) -> None:
+    def _understand(self, agent: AgentConnection, rank: int, message: Message) -> None:
         """Store a message about a rank."""
         if isinstance(message, messages.Meeting):
             if rank == self.attempt:  # otherwise the message is of an earlier attempt
@@ -374,7 +374,7 @@ class Inbox:
             self.failed.append(rank)
         seen.failure = failure
 
-    def _meet(self, agent: Agent, text: str | None) -> None:
+    def _meet(self, agent: AgentConnection, text: str | None) -> None:
         """Store where rank 0 listens; answer requests (None) once that is known."""
         if text is None:
             self.asking.add(agent)
@@ -384,7 +384,7 @@ class Inbox:
             with suppress(OSError):
                 self.asking.pop().connection.send(messages.encode(messages.Meeting(self.meeting), self.attempt))
 
-    def _feed(self, agent: Agent) -> None:
+    def _feed(self, agent: AgentConnection) -> None:
         """Send an agent the next piece of the input, as soon as there is one."""
         self._feed_nobody()
         if self.input is None:
@@ -404,7 +404,7 @@ class Inbox:
             self.selector.unregister(self.input)
         self.hungry = None
 
-    def _hang_up(self, agent: Agent, cause: Cause, message: str) -> None:
+    def _hang_up(self, agent: AgentConnection, cause: Cause, message: str) -> None:
         if self.hungry is agent:
             self._feed_nobody()
         self.selector.unregister(agent.connection)

@@ -106,7 +106,7 @@ class Monitor(Record, frozen=False):
         if failures and self._is_time(failures, now):
             self.end(self._judge(failures))
         elif not self.inbox.ranks and now - self._began > self.start_limit:
-            self.end(Verdict(Failure(Cause.CANNOT_START, _nobody(self.start_limit, several=self.several), 1), 1, ()))
+            self.end(Verdict(Failure(Cause.NEVER_BEGAN, _nobody(self.start_limit, several=self.several), 1), 1, ()))
         elif not failures and (mixed := self._find_mixed_calls(now)):
             self._end_with_stacks(mixed, now)
         elif self.stall_timeout and not (failures and self.abort) and not (self.finished and self.inbox.ranks):

@@ -17,8 +17,7 @@ from unilaunch.machine.limits import allow_files
 from unilaunch.rank.identity import complete, count, own_facts
 from unilaunch.rank.placement import Facts, place
 from unilaunch.record import Record, replace
-from unilaunch.rendezvous import group as program
-from unilaunch.rendezvous import mpi, rendezvous, tcp
+from unilaunch.rendezvous import group, mpi, rendezvous, tcp
 from unilaunch.rendezvous.boards import GroupBoard
 
 #: Seconds to wait for the other ranks of a script that unilaunch has not started.
@@ -106,7 +105,7 @@ def join(device: str = "auto") -> Member:
     if member is None:
         member = _join(dict(os.environ), device)  # noqa: TID251  (of a script that unilaunch has not started)
         return member
-    program.refuse_larger_group(member.world.rank, member.world.size)
+    group.refuse_larger_group(member.world.rank, member.world.size)
     if device not in {"auto", member.placement.device} and not member.supervised:
         placement = _place(device, member.facts)[member.world.rank]
         member = replace(member, placement=placement, world=replace(member.world, device=str(placement)))
@@ -114,7 +113,7 @@ def join(device: str = "auto") -> Member:
 
 
 def _join(environ: Mapping[str, str], device: str) -> Member:
-    found, broadcast = program.detect(environ)
+    found, broadcast = group.detect(environ)
     allow_files(_FILES * (found.size or 1))
     peers = _meet(found, environ, broadcast)
     atexit.register(peers.leave)
@@ -132,7 +131,7 @@ def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
     return place(device, [*DEVICES, "cpu"], None, facts)
 
 
-def _meet(found: LauncherInfo, environ: Mapping[str, str], broadcast: program.Broadcast | None) -> Peers:
+def _meet(found: LauncherInfo, environ: Mapping[str, str], broadcast: group.Broadcast | None) -> Peers:
     """Connect to the other ranks; over MPI if the script has initialised it already."""
     if broadcast:
         return tcp.join(found, _PATIENCE, GroupBoard(found, broadcast, _PATIENCE))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, one_line, say
-from unilaunch.folder.folder import RESULT, SPEC, OutputFolder, Use
+from unilaunch.folder.folder import RESULT, SPEC_FILE, OutputFolder, Use
 from unilaunch.interfaces.agreement import agree, alike, attempt
 from unilaunch.interfaces.backend import Peers, Placement
 from unilaunch.interfaces.world import LauncherInfo, World, count_world, host_identity
@@ -135,7 +135,7 @@ def _open_output(
         shown,
         claims=world.local_rank == 0,
         foreign=not own,
-        files=[SPEC, RESULT, *task.model.files(task.options)] if task.model else [SPEC],
+        files=[SPEC_FILE, RESULT, *task.model.files(task.options)] if task.model else [SPEC_FILE],
         resumes=bool(task.model and task.model.resumes(task.options)),
     )
     output = OutputFolder(root, world.rank, world.size, run_id, use)

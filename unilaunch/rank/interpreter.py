@@ -45,16 +45,16 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def live(work: Callable[["Status"], int], status: "Status") -> int:
+def run_rank_and_end(be_rank: Callable[["Status"], int], status: "Status") -> int:
     """Do the rank's work. A rank that ends before the others must not wait for them in MPI_Finalize."""
-    code = work(status)
+    code = be_rank(status)
     is_early = status.failed or status.left_alone
     if is_early:
         flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
         if status.registrations.has_exit_functions:
             status.registrations.tell_saving()
         if status.runs_program:
-            gc.collect()  # as after a program that has not failed: see `work`
+            gc.collect()  # as after a program that has not failed: see `do_task`
         end_alone(-signal.SIGTERM if status.terminated else code)
     if not status.runs_program and "triton._C.libtriton" not in sys.modules:  # Triton would report leaks
         gc.freeze()  # nothing of a user's is left to destroy: the interpreter ends in half of the time

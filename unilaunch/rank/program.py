@@ -90,7 +90,7 @@ def _call(target: Target, args: Sequence[str]) -> Any:
             raise SpecError(f"{target.name}: {module} has no {path}")
         function = getattr(function, part)
     if not callable(function):
-        raise SpecError(f"{target.name}: {path} is no function, but {function!r}")
+        raise SpecError(f"{target.name}: {path} is not a function, but {function!r}")
     positional, named = read_arguments(args)
     return function(*unpack(positional, None), **unpack(named, None))
 

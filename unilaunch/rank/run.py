@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import gethostname
@@ -19,7 +20,7 @@ from unilaunch.monitor import messages
 from unilaunch.rank import program
 from unilaunch.rank.identity import Rank, agree_on_rank, complete
 from unilaunch.rank.status import MEETING_HOSTS, Status
-from unilaunch.rank.work import work
+from unilaunch.rank.work import do_task
 from unilaunch.record import replace
 from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.alone import Alone
@@ -76,10 +77,14 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
             peers = join_mpi(found, peers)
             rank = replace(rank, peers=peers)
         _record_start(rank, found, chosen)
-        return work(rank)
+        return do_task(rank)
     except UnilaunchError as error:
         _tell_refusal(error, number, peers, status)
         return _leave_late(error.exit_code, started)
+    except Exception as error:  # noqa: BLE001  (a plug-in may raise any exception)
+        traceback.print_exc()
+        status.fail(error, 1)
+        return _leave_late(1, started)
     finally:
         peers.leave()
 

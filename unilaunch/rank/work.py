@@ -36,7 +36,7 @@ INTERRUPTED = 130
 _MOMENT = 0.05
 
 
-def work(rank: Rank) -> int:
+def do_task(rank: Rank) -> int:
     """Do the task; show a failure, and send it to the agent."""
     rank.status.runs_program = rank.task.model is None
     try:
@@ -132,7 +132,7 @@ def _do(rank: Rank) -> None:
         master=(task.spec.master_addr, task.spec.master_port),
     )  # fmt: skip
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
-    _part(task.backends)
+    _renew_after_fork(task.backends)
     output.record(phase="prepare", host=world.host, device=world.device, threads=placement.threads, variables=chosen)
     if task.model:
         _run_model(rank, task.model, task.backends[0], rendezvous)
@@ -140,7 +140,7 @@ def _do(rank: Rank) -> None:
         _run_program(rank, cast("Rendezvous", rendezvous))
 
 
-def _part(backends: Sequence[Backend]) -> None:
+def _renew_after_fork(backends: Sequence[Backend]) -> None:
     """Give the modules that were imported before the fork this rank's random numbers and number of threads."""
     if "numpy" not in sys.modules:  # nothing was imported before the fork
         return

@@ -20,7 +20,7 @@ from typing import Any, Self
 from unilaunch.errors import EnvironmentMismatchError, RendezvousError
 from unilaunch.interfaces.world import BOOT_ID, LauncherInfo, Store
 from unilaunch.machine import addresses
-from unilaunch.machine.connections import call, new_secret
+from unilaunch.machine.connections import dial, new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import read_where
 from unilaunch.monitor.messages import BadMessageError, decode, encode
@@ -81,7 +81,7 @@ class Board(ABC):
     """The place where the ranks of one attempt find rank 0, for one rank."""
 
     info: LauncherInfo
-    #: What a user can check if a rank did not find rank 0 on this board.
+    #: Where a rank has looked for rank 0, and the question for the user if rank 0 was not there; ends with "?".
     advice: str
 
     @abstractmethod
@@ -149,16 +149,26 @@ def find_board(info: LauncherInfo, environ: Mapping[str, str], *, insecure: bool
     """
     if MONITOR in environ and _all_reach_launch(environ[MONITOR], info):
         return LaunchBoard(info, environ[MONITOR], attempt_of(environ))
-    if info.mpi and info.store is Store.PMIX and (libmpi := mpi.find_libmpi(environ)):
-        library = _find_libpmix(libmpi)
-        return PmixBoard(info, library) if library else None
-    if info.mpi and info.store is Store.PMI and _PMI_DESCRIPTOR in environ:
-        return PmiBoard(info, environ)
-    if info.mpi and not (info.store is Store.FILE and mpi.find_libmpi(environ)):
+    if info.mpi and info.store is not Store.FILE:
+        return _find_store(info, environ)
+    if info.mpi and not mpi.find_libmpi(environ):
         return None
     if insecure or KEY in environ:
         return PublicBoard(info, environ.get(KEY, ""))
-    return FileBoard(info, environ)
+    return FileBoard(info, environ)  # torchrun, msrun; Open MPI 5 on one host
+
+
+def _find_store(info: LauncherInfo, environ: Mapping[str, str]) -> Board | None:
+    """Return the launcher's store as a board; None if it has none that can be used here."""
+    match info.store:
+        case Store.PMIX:  # Open MPI 4
+            libmpi = mpi.find_libmpi(environ)
+            library = _find_libpmix(libmpi) if libmpi else None
+            return PmixBoard(info, library) if library else None
+        case Store.PMI if _PMI_DESCRIPTOR in environ:  # MPICH, Intel MPI
+            return PmiBoard(info, environ)
+        case _:  # PMIx, PALS, Flux; Open MPI 5 on several hosts
+            return None
 
 
 def _all_reach_launch(where: str, info: LauncherInfo) -> bool:
@@ -214,7 +224,7 @@ class LaunchBoard(TextBoard):
     def _send(self, text: str | None) -> socket.socket | None:
         """Send where rank 0 listens, or request it with None; return the connection, or None if there is none."""
         self.close()
-        self.connection = call(self.places, self.secret, self.info.rank, _TRY)
+        self.connection = dial(self.places, self.secret, self.info.rank, _TRY)
         if self.connection:
             self.connection.settimeout(_TRY)
             with suppress(OSError):
@@ -249,7 +259,7 @@ class FileBoard(TextBoard):
         self._file = PrivateFile(find_folder(environ, one_host=info.one_host), self.name)
         self.advice = (
             f"through a file in {self._file.folder}: was rank 0 started, and do all hosts of the job share that "
-            "folder? XDG_CACHE_HOME names another one"
+            "folder (XDG_CACHE_HOME names another one)?"
         )
 
     @override

@@ -22,7 +22,7 @@ from unilaunch.interfaces.world import LauncherInfo, World, host_identity
 from unilaunch.json_value import JsonValue
 from unilaunch.machine import addresses
 from unilaunch.machine.addresses import interface_of, plain
-from unilaunch.machine.connections import Acceptor, Calls, open_socket
+from unilaunch.machine.connections import Acceptor, Dials, open_socket
 from unilaunch.machine.limits import allow_files
 from unilaunch.rendezvous import mpi, tcp
 from unilaunch.rendezvous.alone import Alone
@@ -133,7 +133,7 @@ def find_unreached(peers: Peers, info: LauncherInfo) -> list[int]:
     with DefaultSelector() as selector:
         acceptor = Acceptor(listener, contact.secret, selector, accept, awaited)
         calls = [
-            Calls(other.places, other.secret, info.rank, selector, partial(reach, rank))
+            Dials(other.places, other.secret, info.rank, selector, partial(reach, rank))
             for rank, other in contacts.items()
         ]
         until = time.monotonic() + _HOST_PATIENCE

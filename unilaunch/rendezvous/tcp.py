@@ -23,7 +23,7 @@ from unilaunch.interfaces.backend import Collectives, Exchange, Peers, groups
 from unilaunch.interfaces.calls import OWN, Operation
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.json_value import JsonValue
-from unilaunch.machine.connections import Acceptor, call
+from unilaunch.machine.connections import Acceptor, dial
 from unilaunch.overriding import override
 from unilaunch.record import Record
 from unilaunch.rendezvous.boards import Board, Contact, listen_for_ranks
@@ -115,7 +115,7 @@ def _reach(info: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause, unproven = 0.01, set[str]()
     while True:
         contact = board.find()  # a launcher's store waits here for rank 0
-        if contact and (connection := call(contact.places, contact.secret, info.rank, _TRY, unproven)):
+        if contact and (connection := dial(contact.places, contact.secret, info.rank, _TRY, unproven)):
             return connection
         if time.monotonic() > deadline:
             break
@@ -129,7 +129,7 @@ def _reach(info: LauncherInfo, board: Board, deadline: float) -> socket.socket:
             "at their own addresses"
         )
     raise RendezvousError(
-        f"rank {info.rank} did not find rank 0 of {info.launcher}'s job {board.advice} --timeout gives it longer"
+        f"rank {info.rank} did not find rank 0 of {info.launcher}'s job {board.advice}; --timeout gives it longer"
     )
 
 
@@ -189,7 +189,7 @@ class TcpPeers(Peers):
             deadline = time.monotonic() + _MESH  # not before: `share` waits for the slowest rank
             for rank, other in enumerate(contacts[: self.rank]):
                 left = deadline - time.monotonic()
-                connection = call(other.places, other.secret, self.rank, left)
+                connection = dial(other.places, other.secret, self.rank, left)
                 if connection is None:
                     where = ", ".join(f"{address} port {port}" for address, port in other.places)
                     raise RendezvousError(f"rank {self.rank} did not reach rank {rank} at {where}")

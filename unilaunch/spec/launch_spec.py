@@ -49,6 +49,10 @@ Variable = Annotated[str, written_as(r"(?a)[A-Za-z_]\w*", "a variable's name: le
 Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*(\*|=.*)?", "a variable, NAME or NAME=VALUE")]
 
 
+#: The fields that only mpirun applies.
+OF_MPIRUN = ("mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args")
+
+
 class MpiSpec(Spec):
     """mpirun's options, with the names that Open MPI uses."""
 
@@ -94,7 +98,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     node_rank: int | None = Field(
         default=None,
         ge=0,
-        description="which of them this is; default: as they come",
+        description="number of this node, from 0; default: in order of arrival",
     )
     rdzv_endpoint: str | None = Field(
         default=None, min_length=1, description="ADDRESS:PORT, for --master-addr and --master-port of several nodes"
@@ -120,9 +124,8 @@ class LaunchSpec(RunSpec, MpiSpec):
 
     @property
     def options_of_mpirun(self) -> list[str]:
-        """The options that were given and that only mpirun can apply, as they are typed."""
-        given = self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
-        return sorted(map(option_of, given))
+        """The options that were given and that only mpirun applies, as they are typed."""
+        return [option_of(field) for field in OF_MPIRUN if getattr(self, field)]
 
     def resolved(self) -> Self:
         """Return the spec with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""

@@ -366,7 +366,7 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
     path = Path(os.path.expanduser(path))  # noqa: PTH111  (raises nothing where there is no home)
     try:
         if path.exists() and not path.is_file():
-            raise SpecError(f"{path}: cannot be read: it is no file")
+            raise SpecError(f"{path}: cannot be read: not a file")
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)
         text = data.decode("utf-8-sig")  # editors on Windows put a byte order mark first
@@ -398,7 +398,7 @@ def _table(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{name}: it is there twice")
+        raise ValueError(f"{name}: given twice")
     return table
 
 

@@ -99,7 +99,7 @@ class RunSpec(Spec):
     args: tuple[str, ...] = Field(
         default=(), description="what a script finds in sys.argv[1:]; of a function NAME=JSON, or JSON by position"
     )
-    backend: str = Field(default="auto", description="torch, mindspore; auto: one of both")
+    backend: str = Field(default="auto", description="torch, mindspore; auto: the first that is installed")
     device: Literal["auto", "cpu", "cuda", "npu"] = Field(
         default="auto", description="kind of device; auto: the best seen"
     )

@@ -5,7 +5,7 @@ or "unilaunch-metrics" makes UNILAUNCH_SERVICE_HOST, UNILAUNCH_METRICS_PORT=tcp:
 """
 
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain
 
 from unilaunch.errors import SpecError, nearest
@@ -20,6 +20,9 @@ SPEC = "_UNILAUNCH_SPEC"
 KEY = "_UNILAUNCH_KEY"
 #: Rows and columns of the terminals on which rank 0's output is shown, as JSON, for its agent.
 WINDOWS = "_UNILAUNCH_WINDOWS"
+#: For standard output and for standard error; None for one that is no terminal.
+Windows = Sequence[Sequence[int] | None]
+NO_WINDOWS: Windows = (None, None)
 #: The secret that the nodes of a direct start share; a rank does not get it.
 SECRET = "UNILAUNCH_SECRET"  # noqa: S105  (the variable's name)
 #: How often the job was restarted, and how often it may be; programs read these variables too, as under torchrun.

@@ -35,7 +35,7 @@ def _rank(console: int = -1) -> Iterator[tuple[RankProcess, list[Message]]]:
     rank = RankProcess(os.getpid(), channel, output, loop, lambda _, message: passed_on.append(message))
     yield rank, passed_on
     loop.leave()
-    rank.forget()
+    rank.close_files()
     channel.be_agent()
 
 

@@ -17,7 +17,7 @@ def _own_table() -> Iterator[None]:
     """A test may take another table over."""
     before = dict(plugins.table())
     yield
-    plugins.take_over(before)
+    plugins.use_table(before)
 
 
 def _install(folder: Path, name: str, text: str) -> None:
@@ -52,7 +52,7 @@ def test_the_first_distribution_of_a_name_counts(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_what_cannot_be_loaded_is_one_line(value: str, words: str) -> None:
     """Whatever it raises."""
-    plugins.take_over({"unilaunch.models": {"x": value}})
+    plugins.use_table({"unilaunch.models": {"x": value}})
     with pytest.raises(PluginError) as refusal:
         plugins.make("unilaunch.models", "model", "x")
     assert words in str(refusal.value)
@@ -61,7 +61,7 @@ def test_what_cannot_be_loaded_is_one_line(value: str, words: str) -> None:
 def test_a_table_that_was_taken_over_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank under launch reads no folder."""
     monkeypatch.setattr(plugins, "scan", None)
-    plugins.take_over(json.loads('{"unilaunch.models": {"list": "builtins:list"}}'))
+    plugins.use_table(json.loads('{"unilaunch.models": {"list": "builtins:list"}}'))
     assert plugins.names("unilaunch.models") == ["list"]
     assert plugins.make("unilaunch.models", "model", "list") == []
     with pytest.raises(PluginError, match="no backend 'torch'; installed: none"):

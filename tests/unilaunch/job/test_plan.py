@@ -16,6 +16,7 @@ from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.job.plan import Plan, make_plan, map_ranks, show_plan
 from unilaunch.launchers.hydra_mpirun import IntelMpiexec, MpichMpiexec
+from unilaunch.launchers.mpirun import Mpirun
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.machine import devices
 from unilaunch.spec.launch_spec import LaunchSpec
@@ -112,7 +113,7 @@ def test_hosts_are_visited_as_mpirun_visits_them(
 ) -> None:  # fmt: skip
     """With the user's own ssh; not where mpirun uses something else."""
     plan = _plan(f"-n 2 -H a:1,b:1 {words}", environ)
-    assert plan.mpirun.login_command(plan.request) == expected.split()
+    assert plan.starter.login_command(plan.request) == expected.split()
 
 
 def test_two_ranks_on_two_cores_are_bound(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +153,8 @@ def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: lis
     plan = _plan("-n 3 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
     assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
-    line = plan.mpirun.start_line(request, (), "")
+    assert isinstance(plan.starter, Mpirun)
+    line = plan.starter.start_line(request, (), "")
     assert line[line.index("-n") : -len(GCN)] == ["-n", "3", *expected]
 
 
@@ -170,7 +172,8 @@ def test_mpirun_has_a_folder_of_its_own_on_one_host(
 ) -> None:  # fmt: skip
     """Not where the user chose one, nor on several hosts, where it would be left behind."""
     plan = _plan(f"-n 2 {words}", environ)
-    line = shlex.join(plan.mpirun.start_line(plan.request, (), "/session"))
+    assert isinstance(plan.starter, Mpirun)
+    line = shlex.join(plan.starter.start_line(plan.request, (), "/session"))
     assert expected in line
     assert ("/session" in line) == bool(expected)
 
@@ -186,7 +189,8 @@ def test_mpirun_has_a_folder_of_its_own_on_one_host(
 def test_mpiruns_ssh_gives_up(mpi: str, words: str, environ: dict[str, str], expected: str) -> None:
     """A host that is lost; not where the user chose options, or where mpirun may use something else."""
     plan = _plan(f"-n 2 -H a:1,b:1 {words} --host-timeout 3.5", environ)
-    line = plan.mpirun.start_line(plan.request, (), "")
+    assert isinstance(plan.starter, Mpirun)
+    line = plan.starter.start_line(plan.request, (), "")
     options = [expected, "-oConnectTimeout\t16 -oServerAliveInterval\t4"]
     assert (options in [line[at : at + 2] for at in range(len(line))]) == bool(expected)
     assert any("ServerAlive" in word for word in line) == bool(expected)

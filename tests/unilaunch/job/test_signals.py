@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from unilaunch.job.api import Job
-from unilaunch.job.start import Caller
+from unilaunch.job.attempt import Caller
 from unilaunch.job.stop import UserSignals, noting_signals
 
 

@@ -83,6 +83,9 @@ def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
     assert line[line.index("-m") + 1 : line.index("--spec")] == ["unilaunch", "launch"]
     spec = json.loads(line[line.index("--spec") + 1])
     assert (spec["nproc_per_node"], spec["max_restarts"], spec["grace"]) == (4, 2, 60)
+    assert '"bind_to": "none"' in _emit("sbatch", f"-n 4 --bind-to none --max-restarts 3 {script}")
+    with pytest.raises(SpecError, match="mpirun starts the ranks, because of --map-by: leave one of the two out"):
+        _emit("sbatch", f"-n 4 --map-by slot --max-restarts 3 {script}")
     assert "UNILAUNCH_SECRET" not in _emit("sbatch", f"-n 4 {script}")
     for words, console in (("--console all", "all"), ("--console rank0", "rank0"), ("", "rank0")):
         assert f'"console": "{console}"' in _emit("sbatch", f"-n 4 {words} {script}")

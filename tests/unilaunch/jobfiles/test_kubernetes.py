@@ -97,7 +97,7 @@ def test_a_pod_may_be_a_node() -> None:
 def test_a_pod_of_a_trainjob_may_start_its_ranks() -> None:
     """As that of a JobSet, of the size that Trainer gives the job with the label; by mpirun without the option."""
     words = "--ranks-per-pod 4 --max-restarts 2 --grace 60 --device cuda --backend torch --name mine train.py --lr 1"
-    runtime, train_job = _objects("trainjob", f"-n 8 {words}")
+    runtime, train_job = _objects("trainjob", f"-n 8 --bind-to none {words}")
     assert faults(runtime) == faults(train_job) == []
     assert train_job["spec"]["trainer"] == runtime["spec"]["mlPolicy"] == {"numNodes": 2}
     template = runtime["spec"]["template"]["spec"]
@@ -112,6 +112,7 @@ def test_a_pod_of_a_trainjob_may_start_its_ranks() -> None:
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
     spec = json.loads(container["command"][5])
     assert (spec["nprocs"], spec["nnodes"], spec["master_addr"]) == (8, 2, "mine-node-0-0.mine")
+    assert spec["bind_to"] == "none"
     secret = {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
     assert {"name": "UNILAUNCH_SECRET", "valueFrom": secret} in container["env"]
     assert 'rendezvous="$(openssl rand -hex 32)"' in _emit("trainjob", f"-n 8 {words}")
@@ -404,9 +405,9 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("jobset", "-n 2 --ranks-per-pod 2 -x UNILAUNCH_SECRET=a", "the manifest gives each pod its own: leave it out"),
     ("trainjob", "-n 3 --nproc-per-node 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple"),
     ("trainjob", "-n 4 --ranks-per-pod 2 --nodes 2", "--nodes 2: --ranks-per-pod says how many pods there are"),
-    ("trainjob", "-n 4 --ranks-per-pod 2 --bind-to none", "--emit trainjob: no mpirun starts the ranks: leave out"),
+    ("trainjob", "-n 4 --ranks-per-pod 2 --map-by slot", "--emit trainjob: no mpirun starts the ranks: leave out"),
     ("jobset", "--epochs 2", "give the number of all ranks, -n"),
-    ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out --bind-to"),
+    ("jobset", "-n 2 --bind-to none", "--bind-to none: a rank has a pod, and its processors, to itself: leave it out"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("mpijob", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("trainjob", "-n 2 --cwd /data", "--cwd /data: the ranks start in the image's folder"),

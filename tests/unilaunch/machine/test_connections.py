@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from unilaunch.errors import RendezvousError
 from unilaunch.machine import connections
-from unilaunch.machine.connections import Caller, Listener, NotProvenError, call, new_secret
+from unilaunch.machine.connections import Dialer, Listener, NotProvenError, dial, new_secret
 
 
 def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
@@ -25,7 +25,7 @@ def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
     secret = new_secret()
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         address, port = listener.getsockname()
-        calling = pool.submit(call, [(address, port)], secret, 1, 0.5)
+        calling = pool.submit(dial, [(address, port)], secret, 1, 0.5)
         connection, _ = listener.accept()
         with connection:
             busy = Listener(secret, f"{address} {port}")
@@ -82,13 +82,13 @@ def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None
 def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
     """So a false rank 0 cannot pass a caller's proof on."""
     secret = new_secret()
-    listener, caller = Listener(secret, "here 1"), Caller(secret, "here 1", 3)
+    listener, caller = Listener(secret, "here 1"), Dialer(secret, "here 1", 3)
     proof = caller.feed(listener.feed(caller.hello))
     listener.feed(proof)
     assert listener.identity == 3
     other = {
-        "port": Caller(secret, "here 2", 3), "address": Caller(secret, "there 1", 3),
-        "identity": Caller(secret, "here 1", 4), "secret": Caller(new_secret(), "here 1", 3),
+        "port": Dialer(secret, "here 2", 3), "address": Dialer(secret, "there 1", 3),
+        "identity": Dialer(secret, "here 1", 4), "secret": Dialer(new_secret(), "here 1", 3),
     }[change]  # fmt: skip
     listener = Listener(secret, "here 1")
     answer = listener.feed(caller.hello)
@@ -105,6 +105,6 @@ def test_a_process_without_a_free_descriptor_says_so() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is left, for the selector
     try:
         with pytest.raises(RendezvousError, match=rf"Too many open files: ulimit -n allows {free + 1} open files"):
-            call([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
+            dial([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

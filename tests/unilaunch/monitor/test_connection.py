@@ -58,7 +58,7 @@ class _Agent:
         self.connection.look()
 
     def close(self) -> None:
-        self.connection.calls.close()
+        self.connection.dials.close()
         if self.connection.connection:
             self.connection.connection.close()
         self.selector.close()
@@ -149,7 +149,7 @@ def test_a_forked_rank_keeps_no_socket_of_the_monitor(call: Call) -> None:
         agent.tell(1, Named(1, "a"))
         _until(lambda: inbox.ranks, inbox, agent)
         if not (rank := os.fork()):
-            inbox.forget()
+            inbox.close_files()
             own = (server.listener, listening.listener, *(one.connection for one in inbox.connections))
             os._exit(0 if len(own) == 3 and all(each.fileno() < 0 for each in own) else 1)
         assert os.waitpid(rank, 0)[1] == 0
@@ -437,6 +437,7 @@ def test_the_first_rank_has_a_limit(*, several: bool, hint: str) -> None:
         monitor.look()
         assert monitor.verdict
         assert monitor.verdict.exit_code == 1
+        assert monitor.verdict.first.cause is Cause.NEVER_BEGAN
         assert monitor.verdict.line.startswith(f"no rank has begun within 5 s (--timeout){hint}")
 
 

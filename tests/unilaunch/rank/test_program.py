@@ -144,5 +144,5 @@ def test_a_function_of_a_file_runs_without_its_main_block(tmp_path: Path, monkey
 def test_what_is_no_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was a TypeError without a line of the user's."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(SpecError, match=r"^os\.path:sep: sep is no function, but '/'$"):
+    with pytest.raises(SpecError, match=r"^os\.path:sep: sep is not a function, but '/'$"):
         run_program(Target("function", "os.path:sep"), [])

@@ -69,7 +69,7 @@ def test_a_stopped_rank_exits_with_the_others(monkeypatch: pytest.MonkeyPatch, *
     if by_user:
         agents.send(STOP)
     with ThreadPoolExecutor(1) as thread, agents, ranks:
-        code = thread.submit(work.work, rank)
+        code = thread.submit(work.do_task, rank)
         if by_user:
             with pytest.raises(StillWorks):
                 code.result(0.3)

@@ -133,7 +133,7 @@ def test_a_rank_that_was_handed_its_spec_imports_neither_pydantic_nor_a_parser()
     program = (
         "import sys\n"
         "from unilaunch.spec.task import take_over\n"
-        "import unilaunch.agent.under_launcher, unilaunch.agent.direct, unilaunch.agent.preload, unilaunch.rank.run\n"
+        "import unilaunch.agent.under_launcher, unilaunch.agent.guard, unilaunch.agent.preload, unilaunch.rank.run\n"
         f"assert take_over({text!r}, ()).options.epochs == 3\n"
         "assert not {'argparse', 'importlib.metadata'} & set(sys.modules)\n"
         "import unilaunch_gcn.training, unilaunch_graph.partition.preparation, unilaunch_mnist.training\n"

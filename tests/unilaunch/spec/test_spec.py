@@ -217,7 +217,7 @@ def test_a_switch_of_a_file_stays_one() -> None:
 def test_a_field_that_is_there_twice_is_refused(name: str, text: str, tmp_path: Path) -> None:
     """Only TOML refused it: the last one counted, and nothing was said."""
     (tmp_path / name).write_text(text)
-    with pytest.raises(SpecError, match=rf"{name}: .*(seed: it is there twice|overwrite)"):
+    with pytest.raises(SpecError, match=rf"{name}: .*(seed: given twice|overwrite)"):
         read_file(tmp_path / name)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a restart, after the loss of a host."""
+"""The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
 import shlex
 import shutil
@@ -13,11 +13,10 @@ import pytest
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
-from unilaunch.job import login, restart
-from unilaunch.job import start as job_start
+from unilaunch.job import attempt, attempts, login
+from unilaunch.job.attempt import Caller
+from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
-from unilaunch.job.restart import plan_again
-from unilaunch.job.start import Caller
 from unilaunch.job.stop import UserSignals
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
@@ -97,15 +96,15 @@ def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
         LaunchResult(0, (), None, Path(), None),
     )
     answers = [failed, LaunchResult(255, (), None, Path(), None), well]
-    starts = create_autospec(job_start.start, side_effect=answers)
+    starts = create_autospec(attempt.run_attempt, side_effect=answers)
     closed = create_autospec(login.closed_hosts, side_effect=[*[{"b": "b: ssh b: no route"}] * (tries - 1), {}, {}])
     if "--elastic" in options:
         closed.side_effect = [{"b": "b: ssh b: no route"}, {}]
-    monkeypatch.setattr(restart, "start", starts)
-    monkeypatch.setattr(restart, "_PAUSE", 0.0)
+    monkeypatch.setattr(attempts, "run_attempt", starts)
+    monkeypatch.setattr(attempts, "_PAUSE", 0.0)
     monkeypatch.setattr(login, "closed_hosts", closed)
     monkeypatch.setattr(login, "check_logins", create_autospec(login.check_logins))
-    assert restart.run(plan, {}, Caller(UserSignals(), attended=True)).returncode == 0
+    assert attempts.run_attempts(plan, {}, Caller(UserSignals(), attended=True)).returncode == 0
     assert closed.call_count == tries + 1
     assert [host.name for host in starts.call_args.args[0].request.hosts] == hosts
     said = capsys.readouterr().err
@@ -114,11 +113,22 @@ def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
 
 
 def test_mpirun_that_does_not_start_at_all_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = create_autospec(job_start.start, return_value=LaunchResult(255, (), None, Path(), None))
-    monkeypatch.setattr(restart, "start", starts)
+    starts = create_autospec(attempt.run_attempt, return_value=LaunchResult(255, (), None, Path(), None))
+    monkeypatch.setattr(attempts, "run_attempt", starts)
     caller = Caller(UserSignals(), attended=True)
-    assert restart.run(_plan("-n 1 --max-restarts 2", {}), {}, caller).returncode == 255
+    assert attempts.run_attempts(_plan("-n 1 --max-restarts 2", {}), {}, caller).returncode == 255
     starts.assert_called_once()
+
+
+@pytest.mark.parametrize(("cause", "starts"), [(Cause.NEVER_BEGAN, 2), (Cause.CANNOT_START, 1)])
+def test_ranks_that_never_began_are_tried_again(cause: Cause, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow host may come at the next attempt; a program that cannot start fails again."""
+    failed, well = LaunchResult(1, (), Failure(cause, "", 1), Path(), None), LaunchResult(0, (), None, Path(), None)
+    monkeypatch.setattr(
+        attempts, "run_attempt", start := create_autospec(attempt.run_attempt, side_effect=[failed, well])
+    )
+    attempts.run_attempts(_plan("-n 1 --max-restarts 1", {}), {}, Caller(UserSignals(), attended=True))
+    assert start.call_count == starts
 
 
 def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
@@ -127,8 +137,8 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     """It is named, and the job is worth a restart, though mpirun has started no rank."""
     failed, well = LaunchResult(255, (), None, Path(), None), LaunchResult(0, (), None, Path(), None)
     closed = create_autospec(login.closed_hosts, side_effect=[{}, {"b": "b: ssh b: no route"}, {}])
-    monkeypatch.setattr(restart, "start", create_autospec(job_start.start, side_effect=[failed, well]))
+    monkeypatch.setattr(attempts, "run_attempt", create_autospec(attempt.run_attempt, side_effect=[failed, well]))
     monkeypatch.setattr(login, "closed_hosts", closed)
     caller = Caller(UserSignals(), attended=True)
-    assert restart.run(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
+    assert attempts.run_attempts(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err

@@ -18,12 +18,11 @@ from unilaunch.folder.result import LaunchResult, RankResult
 from unilaunch.interfaces.observer import Observed
 from unilaunch.interfaces.plugins import load_observer
 from unilaunch.interfaces.report_layout import ReportLayout
-from unilaunch.job.choice import DirectStart
 from unilaunch.job.plan import Plan
-from unilaunch.job.started import DirectAgents, Guard, Started, StartedMpirun
-from unilaunch.job.stop import PROMPT, Stop, UserSignals
+from unilaunch.job.started import DirectAgents, GuardHandle, Started, StartedMpirun
+from unilaunch.job.stop import PROMPT, UserSignals, UserStop
 from unilaunch.job.terminal import Console, Live, is_terminal, own_windows
-from unilaunch.launchers.direct import NO_WINDOWS
+from unilaunch.launchers.mpirun import Mpirun
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox, RankSeen
@@ -35,7 +34,7 @@ from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.task import hand_over
-from unilaunch.spec.variables import MONITOR, SPEC, WINDOWS
+from unilaunch.spec.variables import MONITOR, NO_WINDOWS, SPEC, WINDOWS
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0
@@ -57,7 +56,7 @@ class Caller(Record):
     signals: UserSignals
     attended: bool
     on_start: Callable[[Plan, Inbox], None] = lambda *_: None
-    guard: Guard | None = None
+    guard: GuardHandle | None = None
     stdin: int | None = None
 
 
@@ -76,7 +75,7 @@ def listening(plan: Plan, key: bytes | None = None) -> Iterator[tuple[Inbox, str
         yield inbox, heard.where
 
 
-def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
+def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
     """Start the job, show its output, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
@@ -109,21 +108,20 @@ def start(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAg
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         windows = own_windows() if caller.attended and spec.console == "rank0" else NO_WINDOWS
         environ = {**request.environ, MONITOR: where, SPEC: hand_over(task)}
-        if isinstance(plan.mpirun, DirectStart):
-            console = Console(caller.stdin, live.shown, windows)
-            started: Started = agents.start(request, environ, console)
-        else:
+        if isinstance(plan.starter, Mpirun):
             inbox.input = caller.stdin
             told = {WINDOWS: json.dumps(windows)} if any(windows) else {}
-            line = plan.mpirun.start_line(request, (MONITOR, SPEC, *told), session)
-            started = StartedMpirun(line, environ | told, shown=live.shown)
-        returncode = _run(started, inspection, Stop(monitor, signals, spec.grace, live), live)
+            line = plan.starter.start_line(request, (MONITOR, SPEC, *told), session)
+            started: Started = StartedMpirun(line, environ | told, shown=live.shown)
+        else:
+            started = agents.start(request, environ, Console(caller.stdin, live.shown, windows))
+        returncode = _run(started, inspection, UserStop(monitor, signals, spec.grace, live), live)
         stopped = 0 if monitor.ending else signals.number  # a failure before the stop is still a failure
-        verdict = None if stopped else _judge(plan, monitor, returncode)
+        verdict = None if stopped else _find_verdict(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
         result = replace(result, interrupted=bool(signals.number))
     if verdict:
-        _report(plan, verdict, _runs(inbox), live)
+        _show_verdict(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
 
@@ -195,7 +193,7 @@ def _few_files(ranks: int) -> str:
     )
 
 
-def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
+def _run(started: Started, inspection: Inspection, stop: UserStop, live: Live) -> int:
     """Return the exit code of an attempt, once it has ended."""
     monitor = inspection.monitor
     with (
@@ -210,7 +208,7 @@ def _run(started: Started, inspection: Inspection, stop: Stop, live: Live) -> in
     return returncode
 
 
-def _wait(started: Started, inspection: Inspection, stop: Stop, live: Live) -> int:
+def _wait(started: Started, inspection: Inspection, stop: UserStop, live: Live) -> int:
     """Return the exit code of an attempt, once it has ended by itself or was ended."""
     monitor = inspection.monitor
     monitor.begin()
@@ -265,11 +263,11 @@ def _hear_out(monitor: Monitor) -> None:
             deadline = time.monotonic() + patience
 
 
-def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
+def _find_verdict(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     """Return how the job failed; None if it did not. Where the launcher was killed, that is the failure."""
     verdict = monitor.conclude()
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
-        message = f"{plan.mpirun.process} was killed by {signal_name(-returncode)}"
+        message = f"{plan.starter.process} was killed by {signal_name(-returncode)}"
         failure = Failure(Cause.LOST_LAUNCHER, message, 128 - returncode, host=socket.gethostname())
         first = {"ranks": verdict.alike, "what": describe(verdict.first)} if verdict else {}
         return Verdict(failure, 128 - returncode, [first, *verdict.consequences] if verdict else ())
@@ -317,7 +315,7 @@ def _runs(inbox: Inbox) -> set[str]:
     return {seen.run for seen in inbox.ranks.values() if seen.run}
 
 
-def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
+def _show_verdict(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     """Show the verdict and write it to the output folder; a refusal of all ranks has been shown by rank 0."""
     root = plan.task.spec.output_dir
     for run in runs:

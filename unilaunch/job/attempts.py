@@ -11,10 +11,10 @@ from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import login
+from unilaunch.job.attempt import Caller, listening, run_attempt
 from unilaunch.job.choice import DirectStart, as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
-from unilaunch.job.start import Caller, listening, start
-from unilaunch.job.started import DirectAgents, Guard
+from unilaunch.job.started import DirectAgents, GuardHandle
 from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.job.terminal import own_input
 from unilaunch.launchers.allocation import allocated_hosts
@@ -34,9 +34,9 @@ _HOPELESS = {Cause.REFUSED_INPUT, Cause.CANNOT_START}
 
 
 def launch_attended(
-    task: Task[LaunchSpec], environ: Mapping[str, str], guard: Guard | None = None
+    task: Task[LaunchSpec], environ: Mapping[str, str], guard: GuardHandle | None = None
 ) -> LaunchResult:  # fmt: skip
-    """Run a job for a user at a terminal, in a process that ends after it; see `run`.
+    """Run a job for a user at a terminal, in a process that ends after it; see `run_attempts`.
 
     Args:
         task: The task of the ranks.
@@ -47,7 +47,7 @@ def launch_attended(
         UnilaunchError: It cannot be started.
     """
     plan = prepare(task, environ)
-    if guard and not isinstance(plan.mpirun, DirectStart):
+    if guard and not isinstance(plan.starter, DirectStart):
         guard.close()
     with noting_signals(signals := UserSignals(), to_the_end=True):
         if plan.task.spec.nnodes > 1:
@@ -55,7 +55,7 @@ def launch_attended(
 
             if not leads(plan.task.spec):
                 return LaunchResult(follow(plan, environ, signals, guard), (), None, plan.task.spec.output_dir, None)
-        return run(plan, environ, Caller(signals, attended=True, guard=guard))
+        return run_attempts(plan, environ, Caller(signals, attended=True, guard=guard))
 
 
 def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
@@ -67,7 +67,7 @@ def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
     return make_plan(_with_own_folder(task, environ), _counted(environ, 0, task.spec.max_restarts))
 
 
-def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
+def run_attempts(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     """Start a job; if it fails, restart it at most `max_restarts` times. Return how the last attempt ended.
 
     A job is not restarted if the user has ended it, if its input was refused, if it would fail again, or if there is no
@@ -81,7 +81,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     Raises:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
-    allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.mpirun, DirectStart)
+    allowed, is_direct = plan.task.spec.max_restarts, isinstance(plan.starter, DirectStart)
     login.check_logins(plan, lambda: caller.signals.number)
     if caller.signals.number:
         say("interrupted")
@@ -95,7 +95,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         restarts, caller = 0, replace(caller, stdin=stdin)
         while True:
             inbox.begin(restarts)
-            result = start(plan, where, inbox, caller, agents)
+            result = run_attempt(plan, where, inbox, caller, agents)
             result = _explained(result, plan, caller)
             agents.exit_code = result.returncode
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):
@@ -118,8 +118,8 @@ def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAge
         from unilaunch.job.nodes import Leader, StartSecret
 
         return Leader(plan, StartSecret(plan.task.spec, environ), caller.signals, caller.guard)
-    mpi = isinstance(plan.mpirun, DirectStart) and plan.mpirun.mpi
-    return DirectAgents(plan.task.target, mpi=mpi, guard=caller.guard)
+    allows_mpi = isinstance(plan.starter, DirectStart) and plan.starter.allows_mpi
+    return DirectAgents(plan.task.target, allows_mpi=allows_mpi, guard=caller.guard)
 
 
 def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task[LaunchSpec]:

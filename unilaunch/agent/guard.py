@@ -31,17 +31,20 @@ from unilaunch.agent.processes import (
     wait_for,
     wake_at_end_of,
 )
-from unilaunch.launchers.direct import NO_WINDOWS, UNSHARED, Share, rank_environment
+from unilaunch.launchers.direct import Share, rank_environment
 from unilaunch.machine.limits import allow_files
 from unilaunch.machine.processors import bind, split_processors
-from unilaunch.rank.interpreter import live
+from unilaunch.rank.interpreter import run_rank_and_end
 from unilaunch.rank.status import Status
 from unilaunch.spec.mpi_programs import refuse_imports
+from unilaunch.spec.variables import NO_WINDOWS
 
 if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec
     from unilaunch.spec.task import Task
 
+#: The word on the command line of the guard: every rank imports the framework by itself.
+UNSHARED = "--unshared"
 #: Open files of each rank in its agent, at most.
 _FILES = 16
 #: Bytes of a request that are read at once.
@@ -49,10 +52,10 @@ _PIECE = 1 << 16
 #: Reads and checks the task of ranks with this environment.
 ReadTask = Callable[[Mapping[str, str]], "Task[RunSpec]"]
 #: Does a rank's work. Arguments: the words of the rank's command line, and the status channel.
-Work = Callable[[Sequence[str], Status], int]
+BeRank = Callable[[Sequence[str], Status], int]
 
 
-def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
+def serve(words: Sequence[str], read_task: ReadTask, be_rank: BeRank) -> int:
     """Start the attempts that `launch` requests, and exit when it closes the connection; return only in a rank.
 
     The first message has the ranks' environment: what this process has found differs by variables of the start.
@@ -60,7 +63,7 @@ def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
     Args:
         words: The number of the connection's descriptor, the target, and `UNSHARED` if every rank imports by itself.
         read_task: See `ReadTask`.
-        work: See `Work`.
+        be_rank: See `BeRank`.
     """
     adopt_orphans()
     own, launch = os.getpid(), os.getppid()
@@ -72,7 +75,7 @@ def serve(words: Sequence[str], read_task: ReadTask, work: Work) -> int:
         if not agent:
             wake_at_end_of(own)
             connection.close()
-            return _start_ranks(request, own, variables, work)
+            return _start_ranks(request, own, variables, be_rank)
         for descriptor in request["files"]:
             os.close(descriptor)
         _answer(connection, pid=agent)
@@ -98,7 +101,7 @@ def _import_once(connection: socket.socket, target: str, read_task: ReadTask) ->
     return {**(guessed or {}), **(told or {})}
 
 
-def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str, str], work: Work) -> int:
+def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str, str], be_rank: BeRank) -> int:
     """Be the agent of one attempt: fork the ranks, supervise them, and exit with the job's exit code."""
     for number, descriptor in enumerate(request["files"]):
         os.dup2(descriptor, number)
@@ -116,20 +119,20 @@ def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str
         pid, channel = fork_rank(request["windows"] if is_first else NO_WINDOWS, own_group=True)
         if not pid:
             hear_signals_again(replaced)
-            agent.forget()
+            agent.close_files()
             status = channel.be_rank()
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             bind(processors)
             if not is_first:
-                _read_nothing()
-            if share.size > 1 and not request["mpi"]:
+                _close_input()
+            if share.size > 1 and not request["allows_mpi"]:
                 refuse_imports()
             os.environ.clear()  # noqa: TID251  (a rank's environment replaces that of the process above)
             os.environ.update(rank_environment(environ, share, local_rank) | dict(variables))  # noqa: TID251
-            return live(partial(work, request["words"]), status)
+            return run_rank_and_end(partial(be_rank, request["words"]), status)
         agent.add(pid, channel, HiddenOutput(), paced=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # not before: a signal must be noted for this rank too
-    _read_nothing()  # the input is rank 0's
+    _close_input()  # the input is rank 0's
     os._exit(agent.run())
 
 
@@ -167,7 +170,7 @@ def _answer(connection: socket.socket, **values: int) -> None:
         connection.sendall(json.dumps(values).encode() + b"\n")
 
 
-def _read_nothing() -> None:
+def _close_input() -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nowhere, 0)
     os.close(nowhere)
