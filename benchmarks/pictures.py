@@ -1,11 +1,14 @@
-"""Draw the bar charts of the README from the records in benchmarks/results/: the start, an epoch, and a model of PyG.
+"""Draw the pictures of the README: three bar charts and a terminal.
 
-    python benchmarks/charts.py
+    python benchmarks/pictures.py
 
-The charts lie in docs/drawings/. Nothing is measured here: run a benchmark, write its record, and draw again.
+The charts show records of benchmarks/results/: run a benchmark, write its record, and draw again. The terminal shows the
+failure of docs/tutorial.md, which tests/jobs/test_tutorial.py compares with a real run. The pictures lie in docs/drawings/.
 """
 
+import html
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,9 +40,29 @@ class Bar(NamedTuple):
     is_ours: bool
 
 
-def charts() -> dict[str, str]:
-    """Return the SVG of each chart by its file's name."""
-    return {"chart-start.svg": _start(), "chart-epoch.svg": _epoch(), "chart-step.svg": _step()}
+def pictures() -> dict[str, str]:
+    """Return the SVG of each picture by its file's name."""
+    charts = {"chart-start.svg": _start(), "chart-epoch.svg": _epoch(), "chart-step.svg": _step()}
+    return {**charts, "failure.svg": _failure()}
+
+
+def _failure() -> str:
+    """Return a terminal with the tutorial's job that fails; what unilaunch says is bright."""
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").partition("## 3. A failure\n")[2]
+    (text,) = re.findall(r"^```console\n(.*?)\n```", page.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 {}" role="img" aria-label="A rank fails">',
+        "<title>A rank fails, and the job ends with its reason</title>",
+        "<style>text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #9aa5b1; white-space: pre }",
+        "  .bright { fill: #f5f7fa } .bar { fill: #3e4c59 } .back { fill: #1f2933 }</style>",
+        '<rect class="back" width="940" height="{}" rx="8"/><rect class="bar" width="940" height="26" rx="8"/>',
+    ]
+    y = 50
+    for line in text.splitlines():
+        bright = ' class="bright"' if line.startswith(("$", "unilaunch:")) else ""
+        lines.append(f'<text{bright} x="14" y="{y}" xml:space="preserve">{html.escape(line, quote=False)}</text>')
+        y += 20
+    return "\n".join([*lines, "</svg>", ""]).replace('0 {}"', f'0 {y}"').replace('height="{}"', f'height="{y}"')
 
 
 def _record(name: str) -> dict[str, Any]:
@@ -108,5 +131,5 @@ def _chart(title: str, bars: list[Bar], record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for file, text in charts().items():
+    for file, text in pictures().items():
         (DRAWINGS / file).write_text(text, encoding="utf-8")
