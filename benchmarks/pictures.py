@@ -2,8 +2,9 @@
 
     python benchmarks/pictures.py
 
-The charts show records of benchmarks/results/: run a benchmark, write its record, and draw again. The terminal shows the
-failure of docs/tutorial.md, which tests/jobs/test_tutorial.py compares with a real run. The pictures lie in docs/drawings/.
+The charts show records of benchmarks/results/: run a benchmark, write its record, and draw again. The terminal shows
+the failure of docs/tutorial.md, which tests/jobs/test_tutorial.py compares with a real run. The pictures lie in
+docs/drawings/.
 """
 
 import html
@@ -119,10 +120,10 @@ def _chart(title: str, bars: list[Bar], record: dict[str, Any]) -> str:
     for number, bar in enumerate(bars):
         y = TOP + ROW * number
         width = max(2.0, BAR * bar.value / longest)
+        kind = "ours" if bar.is_ours else "theirs"
         lines += [
             f'<text class="end" x="{NAMES - 10}" y="{y + 9}">{bar.name}</text>',
-            f'<rect class="{"ours" if bar.is_ours else "theirs"}" x="{NAMES}" y="{y}" width="{width:.1f}" height="18" '
-            f'rx="2"/>',
+            f'<rect class="{kind}" x="{NAMES}" y="{y}" width="{width:.1f}" height="18" rx="2"/>',
             f'<text x="{NAMES + width + 8:.1f}" y="{y + 9}">{bar.text}</text>',
         ]
     source = f"{record['command'].removeprefix('python ')}, {record['date']}, {record['processor']}"

@@ -1,7 +1,7 @@
 """Every command on the pages is run, planned or run elsewhere.
 
-The commands of docs/coming-from.md have `test_docs.py`, docs/tutorial.md `test_tutorial.py`, the examples in Python their
-pages' own tests.
+The commands of docs/coming-from.md have `test_docs.py`, docs/tutorial.md has `test_tutorial.py`, and the examples in
+Python have their pages' own tests.
 """
 
 import io
