@@ -126,7 +126,7 @@ def _chart(title: str, bars: list[Bar], record: dict[str, Any]) -> str:
             f'<rect class="{kind}" x="{NAMES}" y="{y}" width="{width:.1f}" height="18" rx="2"/>',
             f'<text x="{NAMES + width + 8:.1f}" y="{y + 9}">{bar.text}</text>',
         ]
-    source = f"{record['command'].removeprefix('python ')}, {record['date']}, {record['processor']}"
+    source = f"{record['command'].split()[1]}, {record['date']}, {record['processor']}"
     lines += [f'<text class="small" x="10" y="{height - 16}">{source}</text>', "</svg>", ""]
     return "\n".join(lines)
 
