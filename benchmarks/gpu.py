@@ -75,7 +75,7 @@ def main() -> int:
             text += "".join(f"{row}\n" for row in table(case, found))
             path.write_text(text, encoding="utf-8")
             kept = (chosen.device == "cpu" or keeps(case, found)) and kept
-    print(f"\n{text}\nwritten to {path}, for benchmarks/README.md")
+    print(f"\n{text}\nwritten to {path}, for benchmarks/results/")
     return 0 if kept else 1
 
 

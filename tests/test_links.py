@@ -9,7 +9,7 @@ DOCS = ROOT / "docs"
 
 def test_links_lead_to_files_of_the_clone() -> None:
     """Where people read the pages; what only mkdocs makes is not there."""
-    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")]
     links = [
         (page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
     ]

@@ -76,7 +76,8 @@ def _short_sleeps() -> Iterator[None]:
     """Shorten MindSpore's sleeps of 3 s between two checks for the other ranks; a signal ends a sleep early.
 
     The first sleep ends after 0.1 s, each further one after 0.5 s: MindSpore counts its checks, so that a rank that is
-    late by 20 sleeps fails the job. A script that has set an alarm of its own keeps it: then the sleeps stay as they are.
+    late by 20 sleeps fails the job. A script that has set an alarm of its own keeps it: then the sleeps stay as they
+    are.
     """
     is_free = signal.getsignal(signal.SIGALRM) is not None and not any(signal.getitimer(signal.ITIMER_REAL))
     if threading.current_thread() is not threading.main_thread() or not is_free:

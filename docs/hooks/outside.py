@@ -20,12 +20,13 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/results": "results.md",
     "examples": "examples.md",
     "hostfiles": "hostfiles.md",
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
 _LINK = re.compile(r"(\]\(|src=\")([^)\s\"#:]+)(#[^)\s\"]*)?(?=[)\"])")
-_FENCES = {".py": "python", ".sh": "bash", ".toml": "toml", ".ipynb": "json"}
+_FENCES = {".py": "python", ".sh": "bash", ".toml": "toml", ".ipynb": "json", ".json": "json"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -50,14 +51,14 @@ def _on_site(target: str, source: str, here: str) -> str:
     A link that leads nowhere is left as it is: mkdocs reports it.
     """
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    folder, _, name = path.partition("/")
-    if folder in PAGES and name:
+    folder, name = posixpath.split(path)
+    if folder in PAGES:
         return f"{_relative(PAGES[folder], here)}#{_anchor(name)}"
     if path in PAGES:
         return _relative(PAGES[path], here)
     if path == "docs":
         return _relative("tasks.md", here)
-    return _relative(path.removeprefix("docs/"), here) if folder == "docs" else target
+    return _relative(path.removeprefix("docs/"), here) if path.startswith("docs/") else target
 
 
 def _relative(page: str, here: str) -> str:

@@ -1,6 +1,7 @@
 """Every command on the pages is run, planned or run elsewhere.
 
-The commands of docs/coming-from.md have `test_docs.py`, the examples in Python their pages' own tests.
+The commands of docs/coming-from.md have `test_docs.py`, docs/tutorial.md has `test_tutorial.py`, and the examples in
+Python have their pages' own tests.
 """
 
 import io
@@ -25,8 +26,8 @@ from unilaunch.machine.variables import STAYING
 
 pytestmark = pytest.mark.xdist_group("pages")  # they share a folder
 DOCS = Path(__file__).parents[2] / "docs"
-#: Pages whose blocks are made by running them, or are commands for those who change the code (.ci/run runs them).
-LEFT_OUT = {"first-minutes.md", "contributing.md", "troubleshooting.md"}
+#: Pages whose blocks have a test of their own, or are commands for those who change the code (.ci/run runs them).
+LEFT_OUT = {"tutorial.md", "contributing.md", "troubleshooting.md"}
 #: Where the other commands are run: the start of a command, and the file.
 ELSEWHERE = {
     "docker": "tests/test_dockerfile.py",
@@ -64,7 +65,7 @@ def _blocks(page: str) -> list[str]:
 
 def _inline() -> list[str]:
     """Return the commands in the sentences and tables of the pages."""
-    pages = [(DOCS / page).read_text() for page in PAGES if page not in {"first-minutes.md", "coming-from.md"}]
+    pages = [(DOCS / page).read_text() for page in PAGES if page not in {"tutorial.md", "coming-from.md"}]
     text = re.sub(r"^```.*?^```", "", "".join(pages), flags=re.MULTILINE | re.DOTALL)
     spans = dict.fromkeys(re.findall(r"`((?:UNILAUNCH_\w+=\w+ )?(?:unilaunch|mpirun -n) [^`\n]+)`", text))
     return [line for line in spans if " ... " not in line]
