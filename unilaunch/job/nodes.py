@@ -47,6 +47,8 @@ from unilaunch.version import __version__
 PORT = 29500
 #: Characters of a secret: whoever hears a proof could guess a shorter one.
 _LEAST = 16
+#: Seconds for a node's agent to end its ranks once node 0 has gone, and between two looks at it.
+_ENDING, _GLANCE = 5.0, 0.02
 _TRY, _PAUSE, _TICK = 5.0, 0.3, 0.2  # seconds for one call of node 0, between two calls, and between two looks
 #: The variables that node 0 sets for the ranks of other nodes.
 _TOLD = (SPEC, RESTARTS, MAX_RESTARTS)
@@ -432,8 +434,7 @@ class _Follower:
         """Do what node 0 orders; return the job's exit code once it says that."""
         orders = self.line.read()
         if orders is None:
-            if self.started:
-                self.started.kill()
+            self._wait_for_agent()
             say(f"node 0 at {self.plan.task.spec.master_addr} has gone: its console says why")
             return 1
         for order in orders:
@@ -449,6 +450,15 @@ class _Follower:
                 case _:
                     pass  # nothing that node 0 orders
         return None
+
+    def _wait_for_agent(self) -> None:
+        """Let the agent end the ranks and keep what they wrote: it has lost node 0 too. Kill one that does not end."""
+        until = time.monotonic() + _ENDING
+        while self.started and self.started.poll() is None:
+            if time.monotonic() > until:
+                self.started.kill()
+                return
+            time.sleep(_GLANCE)
 
     def _begin(self, begin: messages.Begin) -> Started:
         peer = addresses.plain(self.line.connection.getpeername()[0])
