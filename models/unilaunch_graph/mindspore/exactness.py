@@ -260,5 +260,4 @@ def _losses(outputs: list[Tensor], ids: RowIds, kinds: Sequence[Sequence[int]]) 
     for rows, of_rows in zip(outputs, kinds, strict=False):
         factors = ids.factors(rows, of_rows)
         if factors is not None and _is_float(rows):
-            own = widened(rows[: len(factors)])
-            yield (own * Tensor(factors, own.dtype)).sum()
+            yield (rows[: len(factors)] * Tensor(factors, rows.dtype)).sum()
