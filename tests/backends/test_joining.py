@@ -24,7 +24,7 @@ def test_the_alarm_ends_and_the_handler_is_the_script_s() -> None:
     heard: list[int] = []
     signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
     with _short_sleeps():
-        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(0.1)
+        assert signal.getitimer(signal.ITIMER_REAL) != (0, 0)
         time.sleep(0.15)
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     assert heard == []
