@@ -178,12 +178,14 @@ class Attention:
     def _backward_of_head(self, head: Head, back: Back, mask: EdgeMask | None, found: Sequence[Floats]) -> None:
         def to_targets(block: EdgeBlock) -> Sequence[Floats]:
             scores, seen = head.scores(block)
-            alpha, kept = _shares(block, scores), back.alpha[block.entries]
-            np.multiply(alpha, mask.by_target(block) if mask else 1, out=kept)
+            alpha = kept = _shares(block, scores)
+            if mask:
+                kept = alpha * mask.by_target(block)
+            back.alpha[block.entries] = kept
             products = head.products(block, back.gradients[block.rows])
-            common = block.reduce(np.add, kept * products)
-            np.multiply(kept, products, out=back.scores[block.entries])
-            back.scores[block.entries] -= alpha * block.spread(common)
+            weighted = np.multiply(kept, products, out=back.scores[block.entries])
+            alpha *= block.spread(block.reduce(np.add, weighted))
+            weighted -= alpha
             return head.to_targets(block, seen, back)
 
         values, order = np.empty_like(head.values), self.edges.transposed.entries

@@ -14,6 +14,18 @@ from unilaunch_graph.operators.attention import Back, Head, dot_rows
 from unilaunch_graph.operators.edges import EdgeBlock, Edges
 
 
+class _Features:
+    """The features of edges in one head.
+
+    Args:
+        features: f. (num_edges, features)
+        weight: The head's rows of W. (channels, features)
+    """
+
+    def __init__(self, features: Floats, weight: Floats) -> None:
+        self.features, self.weight, self.gradients = features, weight, np.empty_like(features)
+
+
 class AdditiveScores:
     """GAT (Velickovic et al., ICLR 2018): e_ij = leaky_relu(att_src . h_j + att_dst . h_i + t_ij), m_ij = h_j.
 
@@ -106,10 +118,8 @@ class _DynamicHead(Head):
         self.number, self.span, self.slope = number, _span(number, att.shape[1]), slope
         super().__init__(edges, np.ascontiguousarray(left[:, self.span]))
         self.right, self.att = np.ascontiguousarray(right[:, self.span]), att[number]
-        self.features: Floats | None = of_edges[0] if of_edges else None
-        self.weight: Floats | None = of_edges[1][self.span] if of_edges else None
+        self.linear = _Features(of_edges[0], of_edges[1][self.span]) if of_edges else None
         self.to_left, self.to_right = np.empty_like(self.values), np.empty_like(self.right)
-        self.to_features = None if self.features is None else np.empty_like(self.features)
 
     @override
     def scores(self, block: EdgeBlock) -> tuple[Floats, Any]:
@@ -122,13 +132,13 @@ class _DynamicHead(Head):
         (sums, active), scores = seen, back.scores[block.entries]
         to_att = scores @ active
         self.to_right[block.rows] = self._sum_slopes(block, sums, scores)
-        if self.to_features is None or self.features is None:
+        if self.linear is None:
             return (to_att,)
         rows = np.where(sums > 0, sums.dtype.type(1), sums.dtype.type(self.slope))
         rows *= self.att
         rows *= scores[:, None]
-        self.to_features[block.entries] = rows @ self.weight
-        return to_att, rows.T @ self.features[block.entries]
+        self.linear.gradients[block.entries] = rows @ self.linear.weight
+        return to_att, rows.T @ self.linear.features[block.entries]
 
     @override
     def to_sources(self, block: EdgeBlock, entries: Any, scores: Floats) -> None:
@@ -140,8 +150,8 @@ class _DynamicHead(Head):
         found[1][:, self.span] = self.to_right
         if parameters:
             found[2][self.number] = parameters[0]
-        if self.to_features is not None:
-            found[3][...] += self.to_features
+        if self.linear is not None:
+            found[3][...] += self.linear.gradients
             if parameters:
                 found[4][self.span] = parameters[1]
 
@@ -149,8 +159,8 @@ class _DynamicHead(Head):
         """Return l_j + r_i + W f_ij of each entry. (entries, channels)"""
         sums: Rows = block.spread(own[block.rows])
         sums += np.take(others, block.columns, axis=0)
-        if self.features is not None and self.weight is not None:
-            sums += self.features[entries] @ self.weight.T
+        if self.linear is not None:
+            sums += self.linear.features[entries] @ self.linear.weight.T
         return sums
 
     def _sum_slopes(self, block: EdgeBlock, sums: Rows, scores: Floats) -> Rows:
@@ -193,10 +203,8 @@ class _ProductHead(Head):
         super().__init__(edges, np.ascontiguousarray(value[:, span]))
         self.key = np.ascontiguousarray(key[:, span])
         self.query = query[:, span] * query.dtype.type((span.stop - span.start) ** -0.5)
-        self.features: Floats | None = of_edges[0] if of_edges else None
-        self.weight: Floats | None = of_edges[1][span] if of_edges else None
+        self.linear = _Features(of_edges[0], of_edges[1][span]) if of_edges else None
         self.to_query, self.to_key = np.empty_like(self.query), np.empty_like(self.key)
-        self.to_features = None if self.features is None else np.empty_like(self.features)
 
     @override
     def scores(self, block: EdgeBlock) -> tuple[Floats, Any]:
@@ -215,11 +223,12 @@ class _ProductHead(Head):
         scores, alpha = back.scores[block.entries], back.alpha[block.entries]
         rows, gradients = self.query[block.rows], back.gradients[block.rows]
         self.to_query[block.rows] = self._add_features(block, scores, self.multiply(block, scores, self.key))
-        if self.to_features is None or self.features is None:
+        if self.linear is None:
             return ()
-        features = self.features[block.entries]
-        self.to_features[block.entries] = scores[:, None] * block.spread(rows @ self.weight)
-        self.to_features[block.entries] += alpha[:, None] * block.spread(gradients @ self.weight)
+        features, weight = self.linear.features[block.entries], self.linear.weight
+        to_features = self.linear.gradients[block.entries]
+        np.multiply(scores[:, None], block.spread(rows @ weight), out=to_features)
+        to_features += alpha[:, None] * block.spread(gradients @ weight)
         of_scores, of_alpha = (self.sum_entries(block, weights, features) for weights in (scores, alpha))
         return (rows.T @ of_scores + gradients.T @ of_alpha,)
 
@@ -232,22 +241,24 @@ class _ProductHead(Head):
         found[0][:, self.span] = self.to_query * self.query.dtype.type((self.span.stop - self.span.start) ** -0.5)
         found[1][:, self.span] = self.to_key
         found[2][:, self.span] = values
-        if self.to_features is not None:
-            found[3][...] += self.to_features
+        if self.linear is not None:
+            found[3][...] += self.linear.gradients
             if parameters:
                 found[4][self.span] = parameters[0]
 
     def _dot(self, block: EdgeBlock, rows: Rows, others: Rows) -> Floats:
         """Return rows_i . (others_j + W f_ij) of each entry. (entries,)"""
         products = dot_rows(block, rows, others)
-        if self.features is not None:
-            products += np.einsum("ef,ef->e", block.spread(rows @ self.weight), self.features[block.entries])
+        if self.linear is not None:
+            features = self.linear.features[block.entries]
+            products += np.einsum("ef,ef->e", block.spread(rows @ self.linear.weight), features)
         return products
 
     def _add_features(self, block: EdgeBlock, weights: Floats, sums: Rows) -> Rows:
         """Return the sums plus those of the entries' weights times W f_ij."""
-        if self.features is not None and self.weight is not None:
-            sums += self.sum_entries(block, weights, self.features[block.entries]) @ self.weight.T
+        if self.linear is not None:
+            features = self.linear.features[block.entries]
+            sums += self.sum_entries(block, weights, features) @ self.linear.weight.T
         return sums
 
 
