@@ -36,6 +36,7 @@ from unilaunch_graph.operators.attention import Attention, AttentionCall
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.operators.edges import choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
+from unilaunch_graph.operators.scores import AdditiveScores
 from unilaunch_graph.partition.part import Part, merge_in_edges
 
 
@@ -207,7 +208,7 @@ class GraphAttention:
         halo = RowHalo(part, collectives, meter)
         self.matmat, self.rmatmat = halo.matmat, halo.rmatmat
         edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
-        self.attention = Attention(edges, _SLOPE, make_pool(threads))
+        self.attention = Attention(edges, AdditiveScores(_SLOPE), make_pool(threads))
 
     def of_layer(self, depth: int, mode: Mode) -> AttentionCall:
         """Return the attention of one layer."""

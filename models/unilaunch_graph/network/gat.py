@@ -11,6 +11,7 @@ from unilaunch_graph.operators.attention import Attention, AttentionCall
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.operators.edge_features import FILLS, ChosenFeatures, choose_features
 from unilaunch_graph.operators.edges import ChosenEdges
+from unilaunch_graph.operators.scores import AdditiveScores
 
 
 class GraphAttention(Layer):
@@ -101,8 +102,8 @@ class GraphAttention(Layer):
         edges = self.edges_of(part, self_loops=self.add_self_loops)
         narrower = self.in_channels < self.heads * self.out_channels  # the exchange carries the fewer columns
         rows = self.lin(halo(x, part)) if narrower else halo(self.lin(x), part)
-        attention = Attention(edges.edges, self.negative_slope, use.pool())
-        function = AttentionCall(attention, self._dropout(x, part, edges, seed))
+        attention = Attention(edges.edges, AdditiveScores(self.negative_slope), use.pool())
+        function = AttentionCall(attention, self.edge_dropout(x, part, edges, seed))
         out = use.call(function, rows, self.att_src[0], self.att_dst[0], *self._edge_terms(part, edges, edge_attr))
         if not self.concat:
             out = out.reshape(-1, self.heads, self.out_channels).mean(1)
@@ -112,7 +113,8 @@ class GraphAttention(Layer):
             return use.biased(out, self.bias)
         return out * 1  # rows that the caller may write to: backward needs the function's own
 
-    def _dropout(self, x: Any, part: Any, edges: ChosenEdges, seed: int | None) -> EdgeDropout | None:
+    def edge_dropout(self, x: Any, part: Any, edges: ChosenEdges, seed: int | None) -> EdgeDropout | None:
+        """Return which edges' attention is dropped in this call; None: no dropout."""
         if not self.training or not self.dropout:  # type: ignore[attr-defined]
             return None
         if "nodes" not in edges.made:
@@ -131,13 +133,18 @@ class GraphAttention(Layer):
             shape = None if given is None else tuple(given.shape)
             raise ValueError(f"{self.name}: edge features have the shape {shape}: expected {expected}")
         features = features.to(self.att_edge.dtype)
-        if edges.places is not None and not self.add_self_loops:
-            features = features[edges.places]
-        elif edges.places is not None:
-            features = self.framework.call(self._chosen(part, edges, edges.places), features)
+        features = self.chosen_features(part, edges, features)
         weights = self.lin_edge(self.framework.identity(features)).T.reshape(self.heads, self.out_channels, -1)
         products = self.att_edge.reshape(self.heads, self.out_channels, 1) * weights
         return [self.framework.product(products.sum(1), features.T)]
+
+    def chosen_features(self, part: Any, edges: ChosenEdges, features: Any) -> Any:
+        """Return the features of the edges that the layer sums over, in their order. (chosen edges, width)"""
+        if edges.places is None:
+            return features
+        if not self.add_self_loops:
+            return features[edges.places]
+        return self.framework.call(self._chosen(part, edges, edges.places), features)
 
     def _chosen(self, part: Any, edges: ChosenEdges, places: Any) -> ChosenFeatures:
         fill = self.fill_value if isinstance(self.fill_value, str) else None

@@ -1,25 +1,26 @@
-"""Attention over the in-edges of a part's owned nodes, on host arrays: GAT without a message in memory.
+"""Softmax attention over the in-edges of a part's owned nodes, on host arrays: no message stays in memory.
 
-For each head, with the row h_j of a source and h_i of a target (Velickovic et al., ICLR 2018, equations 3 and 4):
+For each head, with a score e_ij of each edge and a message m_ij, which is a row of the source (and a term of the edge):
 
-    e_ij = leaky_relu(att_src . h_j + att_dst . h_i + t_ij)
     alpha_ij = exp(e_ij) / sum_k exp(e_ik)
-    out_i = sum_j alpha_ij h_j
+    out_i = sum_j alpha_ij m_ij
 
 Its gradient, where g_i is the gradient of out_i:
 
-    d e_ij = alpha_ij (g_i . h_j - g_i . out_i)
-    d h_j = sum_i alpha_ij g_i + att_src sum_i d e'_ij + att_dst sum_k d e'_jk,  d e' = d e times leaky_relu's slope
+    d e_ij = alpha_ij (g_i . m_ij - sum_k alpha_ik g_i . m_ik)
+    d m_ij = alpha_ij g_i
 
-One head and one block of rows at a time. Forward goes by target. Backward goes by source and makes alpha again from the
-logarithm of each target's sum. Nothing of the size edges x heads is made, where no edge brings a term of its own. Every
-sum has a fixed order: a result has the same bits in each run, with any number of threads.
+`Scores` says what e_ij and m_ij are: operators/scores.py has one for each kind of layer. One head and one block of rows
+at a time: forward goes by target; backward goes by target, makes the scores again, keeps alpha and d e of one head, and
+then goes by source. Nothing of the size edges x heads x channels is made. Every sum has a fixed order: a result has the
+same bits in each run, with any number of threads.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,34 +32,96 @@ from unilaunch_graph.operators.row_blocks import choose_product
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What attention is made of, all in one float type.
+class Head(ABC):
+    """One head of a layer: its scores and messages, and the way back to its inputs.
 
-    Attributes:
-        rows: Rows of the owned nodes and, behind them, of the halo nodes. (num_sources, heads * channels)
-        att_src: (heads, channels)
-        att_dst: (heads, channels)
-        edge_terms: t_ij, in the order of the edges; 0 if None. (heads, num_edges)
+    Args:
+        edges: The edges into the owned nodes.
+        values: The row of each source in its messages. (num_sources, channels)
     """
 
-    rows: Rows
-    att_src: Floats
-    att_dst: Floats
-    edge_terms: Floats | None = None
+    def __init__(self, edges: Edges, values: Rows) -> None:
+        self.edges, self.values = edges, values
+
+    @abstractmethod
+    def scores(self, block: EdgeBlock) -> tuple[Floats, Any]:
+        """Return e_ij of a block of targets, new memory (entries,), and what `to_targets` needs of its computation."""
+
+    def sums(self, block: EdgeBlock, alpha: Floats) -> Rows:
+        """Return sum_j alpha_ij m_ij for a block of targets. (rows of the block, channels)"""
+        return self.multiply(block, alpha, self.values)
+
+    def products(self, block: EdgeBlock, gradients: Rows) -> Floats:
+        """Return g_i . m_ij for a block of targets, with *gradients* g_i of its rows. (entries,)"""
+        return dot_rows(block, gradients, self.values)
+
+    @abstractmethod
+    def to_targets(self, block: EdgeBlock, seen: Any, back: "Back") -> Sequence[Floats]:
+        """Keep the gradients of a block's targets and edges.
+
+        Args:
+            block: Targets.
+            seen: What `scores` has returned.
+            back: What comes back; its *scores* may be changed, and are then what `to_sources` gets.
+
+        Returns:
+            What the block adds to the gradients of the head's parameters.
+        """
+
+    @abstractmethod
+    def to_sources(self, block: EdgeBlock, entries: Any, scores: Floats) -> None:
+        """Keep what the scores give to the gradients of a block of sources.
+
+        Args:
+            block: Sources.
+            entries: Place of each entry among the edges by target.
+            scores: What `to_targets` has left of d e_ij, of each entry.
+        """
+
+    @abstractmethod
+    def store(self, found: Sequence[Floats], values: Rows, parameters: Sequence[Floats]) -> None:
+        """Write this head's gradients to its share of those of all inputs.
+
+        Args:
+            found: Gradients of the inputs; of another head what is not this head's share.
+            values: The gradient of *values* that the messages give. (num_sources, channels)
+            parameters: The sum of what `to_targets` has returned.
+        """
+
+    def multiply(self, block: EdgeBlock, weights: Floats, rows: Rows) -> Rows:
+        """Return the product of a block that has these weights with *rows*."""
+        product = choose_product(rows.dtype, self.edges.num_edges, len(rows))
+        return product(block.indptr, block.columns, weights)(rows)
+
+    def sum_entries(self, block: EdgeBlock, weights: Floats, rows: Rows) -> Rows:
+        """Return the weighted sum of the entries' own rows. (entries, width) -> (rows of the block, width)"""
+        product = choose_product(rows.dtype, self.edges.num_edges, len(rows))
+        return product(block.indptr, np.arange(len(rows), dtype=np.int32), weights)(rows)
+
+
+class Scores(Protocol):
+    """What a kind of layer computes e_ij and m_ij from: its inputs are arrays of one float type."""
+
+    def num_heads(self, inputs: Sequence[Floats]) -> int:
+        """Return the number of heads."""
+
+    def head(self, edges: Edges, inputs: Sequence[Floats], number: int) -> Head:
+        """Return one head."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
-    """What forward returns.
+class Back:
+    """What comes back to one head.
 
     Attributes:
-        rows: out; a node without an in-edge has 0. (num_targets, heads * channels)
-        log_sums: The logarithm of each target's sum of exp(e_ij). (heads, num_targets)
+        gradients: g_i. (num_targets, channels)
+        alpha: alpha_ij, times the dropout's mask, of each edge. (num_edges,)
+        scores: d e_ij. (num_edges,)
     """
 
-    rows: Rows
-    log_sums: Floats
+    gradients: Rows
+    alpha: Floats
+    scores: Floats
 
 
 class Attention:
@@ -66,75 +129,103 @@ class Attention:
 
     Args:
         edges: The edges into the owned nodes, with the self-loops that count.
-        negative_slope: Slope of the leaky ReLU below 0.
+        scores: What the layer computes scores and messages from.
         pool: Threads that share the blocks, as `row_blocks.make_pool` makes them.
     """
 
-    def __init__(self, edges: Edges, negative_slope: float, pool: ThreadPoolExecutor | None = None) -> None:
-        self.edges, self.slope, self.pool = edges, negative_slope, pool
+    def __init__(self, edges: Edges, scores: Scores, pool: ThreadPoolExecutor | None = None) -> None:
+        self.edges, self.scores, self.pool = edges, scores, pool
 
-    def forward(self, inputs: Inputs, dropout: EdgeDropout | None = None) -> Attended:
-        """Return the weighted sums of the owned nodes.
+    def forward(self, inputs: Sequence[Floats], dropout: EdgeDropout | None = None) -> Rows:
+        """Return the weighted sums; a node without an in-edge has 0. (num_targets, heads * channels)
 
         Args:
-            inputs: Rows and weights.
+            inputs: The arrays that *scores* takes.
             dropout: Which alpha are dropped; none if None.
         """
-        heads, channels = inputs.att_src.shape
-        targets, dtype = self.edges.num_targets, inputs.rows.dtype
-        attended = Attended(np.empty((targets, heads * channels), dtype), np.empty((heads, targets), dtype))
-        for head in range(heads):
-            one = self._head(inputs, head, dropout)
-            blocks = self.edges.by_target
-            for block, (sums, log_sums) in zip(blocks, self._map(one.attend, blocks), strict=True):
-                attended.rows[block.rows, _span(head, channels)] = sums
-                attended.log_sums[head, block.rows] = log_sums
-        return attended
+        every = [
+            self._forward_of_head(head, _mask_of(dropout, number)) for number, head in enumerate(self._heads(inputs))
+        ]
+        return every[0] if len(every) == 1 else np.concatenate(every, axis=1)
 
     def backward(
-        self, inputs: Inputs, attended: Attended, gradient: Rows, dropout: EdgeDropout | None = None
-    ) -> Inputs:
-        """Return the gradients of *inputs*, given that of `Attended.rows`; all else must be as it was in forward."""
-        heads, channels = inputs.att_src.shape
-        rows, att_src, att_dst = map(np.empty_like, (inputs.rows, inputs.att_src, inputs.att_dst))
-        found = Inputs(rows, att_src, att_dst, None if inputs.edge_terms is None else np.empty_like(inputs.edge_terms))
-        for head in range(heads):
-            span = _span(head, channels)
-            one = self._head(inputs, head, dropout)
-            gradients = np.ascontiguousarray(gradient[:, span])
-            common = np.einsum("ic,ic->i", gradients, attended.rows[:, span])
-            upstream = _Upstream(gradients, common, attended.log_sums[head])
-            self._backward_of_head(one, upstream, head, found)
+        self, inputs: Sequence[Floats], gradient: Rows, dropout: EdgeDropout | None = None
+    ) -> list[Floats]:  # fmt: skip
+        """Return the gradients of *inputs*, given that of the sums; all else must be as it was in forward."""
+        found: list[Floats] = [np.zeros_like(array) for array in inputs]
+        for number, head in enumerate(self._heads(inputs)):
+            channels = head.values.shape[1]
+            gradients = np.ascontiguousarray(gradient[:, number * channels : (number + 1) * channels])
+            alpha, scores = (np.empty(self.edges.num_edges, gradient.dtype) for _ in range(2))
+            self._backward_of_head(head, Back(gradients, alpha, scores), _mask_of(dropout, number), found)
         return found
 
-    def _backward_of_head(self, one: "_Head", upstream: "_Upstream", head: int, found: Inputs) -> None:
-        edges, table = self.edges, one.table
-        rows, of_source, of_target = np.empty_like(table), np.empty_like(one.of_source), np.zeros_like(one.of_target)
-        blocks = edges.by_source
-        order = edges.transposed.entries
-        work = self._map(lambda block: one.differentiate(block, order[block.entries], upstream), blocks)
-        for block, (sums, scores) in zip(blocks, work, strict=True):
-            rows[block.rows] = sums
-            of_source[block.rows] = block.reduce(np.add, scores)
-            np.add.at(of_target, block.columns, scores)
-            if found.edge_terms is not None:
-                found.edge_terms[head, order[block.entries]] = scores
-        rows += of_source[:, None] * one.att_src
-        rows[: len(of_target)] += of_target[:, None] * one.att_dst
-        found.rows[:, _span(head, table.shape[1])] = rows
-        found.att_src[head] = of_source @ table
-        found.att_dst[head] = of_target @ table[: len(of_target)]
+    def _heads(self, inputs: Sequence[Floats]) -> Iterator[Head]:
+        return (self.scores.head(self.edges, inputs, number) for number in range(self.scores.num_heads(inputs)))
 
-    def _head(self, inputs: Inputs, head: int, dropout: EdgeDropout | None) -> "_Head":
-        table = np.ascontiguousarray(inputs.rows[:, _span(head, inputs.att_src.shape[1])])
-        att_src, att_dst = inputs.att_src[head], inputs.att_dst[head]
-        terms = None if inputs.edge_terms is None else inputs.edge_terms[head]
-        mask = None if dropout is None else dropout.of_head(head)
-        of_source, of_target = table @ att_src, table[: self.edges.num_targets] @ att_dst
-        return _Head(self, table, att_src, att_dst, of_source, of_target, terms, mask)
+    def _forward_of_head(self, head: Head, mask: EdgeMask | None) -> Rows:
+        out: Rows = np.empty((self.edges.num_targets, head.values.shape[1]), head.values.dtype)
 
-    def _map(self, work: Callable[[EdgeBlock], T], blocks: Sequence[EdgeBlock]) -> Iterator[T]:
-        return self.pool.map(work, blocks) if self.pool else map(work, blocks)
+        def attend(block: EdgeBlock) -> None:
+            alpha = _shares(block, head.scores(block)[0])
+            if mask:
+                alpha *= mask.by_target(block)
+            out[block.rows] = head.sums(block, alpha)
+
+        self._each(attend, self.edges.by_target)
+        return out
+
+    def _backward_of_head(self, head: Head, back: Back, mask: EdgeMask | None, found: Sequence[Floats]) -> None:
+        def to_targets(block: EdgeBlock) -> Sequence[Floats]:
+            scores, seen = head.scores(block)
+            alpha = kept = _shares(block, scores)
+            if mask:
+                kept = alpha * mask.by_target(block)
+            back.alpha[block.entries] = kept
+            products = head.products(block, back.gradients[block.rows])
+            weighted = np.multiply(kept, products, out=back.scores[block.entries])
+            alpha *= block.spread(block.reduce(np.add, weighted))
+            weighted -= alpha
+            return head.to_targets(block, seen, back)
+
+        values, order = np.empty_like(head.values), self.edges.transposed.entries
+
+        def to_sources(block: EdgeBlock) -> None:
+            entries = order[block.entries]
+            values[block.rows] = head.multiply(block, back.alpha[entries], back.gradients)
+            head.to_sources(block, entries, back.scores[entries])
+
+        parts = self._each(to_targets, self.edges.by_target)
+        parameters = [sum(every[1:], every[0]) for every in zip(*parts, strict=True)]
+        self._each(to_sources, self.edges.by_source)
+        head.store(found, values, parameters)
+
+    def _each(self, work: Callable[[EdgeBlock], T], blocks: Sequence[EdgeBlock]) -> list[T]:
+        return list(self.pool.map(work, blocks) if self.pool else map(work, blocks))
+
+
+def _mask_of(dropout: EdgeDropout | None, head: int) -> EdgeMask | None:
+    return None if dropout is None else dropout.of_head(head)
+
+
+def _shares(block: EdgeBlock, scores: Floats) -> Floats:
+    """Return alpha of a block of targets, in the memory of the scores."""
+    scores -= block.spread(block.reduce(np.maximum, scores))
+    alpha: Floats = np.exp(scores, out=scores)
+    alpha /= block.spread(block.reduce(np.add, alpha))
+    return alpha
+
+
+def dot_rows(block: EdgeBlock, rows: Rows, others: Rows) -> Floats:
+    """Return the product of a block's row with the column's row, for each entry. (entries,)
+
+    Args:
+        block: Rows.
+        rows: One for each of the block's rows. (rows of the block, channels)
+        others: One for each column. (columns, channels)
+    """
+    products: Floats = np.einsum("ec,ec->e", block.spread(rows), np.take(others, block.columns, axis=0))
+    return products
 
 
 class AttentionCall:
@@ -145,89 +236,15 @@ class AttentionCall:
         dropout: Which edges' attention is dropped; none if None.
     """
 
-    instead = "leave create_graph=True out, or give PyG's GATConv part.edge_index.clone(): it then makes messages"
+    instead = "leave create_graph=True out, or give PyG's layer part.edge_index.clone(): it then makes messages"
 
     def __init__(self, attention: Attention, dropout: EdgeDropout | None) -> None:
         self.attention, self.dropout = attention, dropout
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return the weighted sums of the owned nodes; *inputs* are the fields of `Inputs`. (num_owned, width)"""
-        attended = self.attention.forward(Inputs(*inputs), self.dropout)
-        self.log_sums = attended.log_sums
-        return attended.rows
+        """Return the weighted sums of the owned nodes. (num_owned, heads * channels)"""
+        return self.attention.forward(inputs, self.dropout)
 
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
         """Return the gradients of the inputs."""
-        found = self.attention.backward(Inputs(*inputs), Attended(out, self.log_sums), gradient, self.dropout)
-        every = (found.rows, found.att_src, found.att_dst, found.edge_terms)
-        return [field for field in every if field is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Upstream:
-    """One head of what comes back: g_i (num_targets, channels), g_i . out_i and the logarithms (num_targets,)."""
-
-    gradients: Rows
-    common: Floats
-    log_sums: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """One head: its rows and weights, and the terms of sources, targets and edges."""
-
-    attention: Attention
-    table: Rows
-    att_src: Floats
-    att_dst: Floats
-    of_source: Floats
-    of_target: Floats
-    edge_terms: Floats | None
-    mask: EdgeMask | None
-
-    def attend(self, block: EdgeBlock) -> tuple[Rows, Floats]:
-        """Return out and the logarithms of the sums for a block of targets."""
-        scores: Floats = np.add(block.spread(self.of_target[block.rows]), np.take(self.of_source, block.columns))
-        if self.edge_terms is not None:
-            scores += self.edge_terms[block.entries]
-        scores = (np.maximum if self.attention.slope <= 1 else np.minimum)(scores, scores * self.attention.slope)
-        top = block.reduce(np.maximum, scores)
-        scores -= block.spread(top)
-        alpha = np.exp(scores, out=scores)
-        total = block.reduce(np.add, alpha)
-        if self.mask:
-            alpha *= self.mask.by_target(block)
-        total[total == 0] = 1  # no entry
-        sums = self._multiply(block, alpha, self.table)
-        sums /= total[:, None]
-        return sums, top + np.log(total)
-
-    def differentiate(self, block: EdgeBlock, entries: Any, upstream: _Upstream) -> tuple[Rows, Floats]:
-        """Return the sums of alpha_ij g_i for a block of sources, and d e'_ij of each of its edges."""
-        scores: Floats = np.add(block.spread(self.of_source[block.rows]), np.take(self.of_target, block.columns))
-        if self.edge_terms is not None:
-            scores += self.edge_terms[entries]
-        slope = np.where(scores > 0, scores.dtype.type(1), scores.dtype.type(self.attention.slope))
-        scores *= slope
-        scores -= np.take(upstream.log_sums, block.columns)
-        alpha = np.exp(scores, out=scores)
-        rows = block.spread(self.table[block.rows])
-        back = np.einsum("ec,ec->e", rows, np.take(upstream.gradients, block.columns, axis=0))
-        kept = alpha
-        if self.mask:
-            mask = self.mask.by_source(block)
-            back *= mask
-            kept = alpha * mask
-        back -= np.take(upstream.common, block.columns)
-        back *= alpha
-        back *= slope
-        return self._multiply(block, kept, upstream.gradients), back
-
-    def _multiply(self, block: EdgeBlock, values: Floats, rows: Rows) -> Rows:
-        """Return the product of a block that has these values with *rows*."""
-        product = choose_product(rows.dtype, self.attention.edges.num_edges, len(rows))
-        return product(block.indptr, block.columns, values)(rows)
-
-
-def _span(head: int, channels: int) -> slice:
-    return slice(head * channels, (head + 1) * channels)
+        return self.attention.backward(inputs, gradient, self.dropout)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import QuantileAggregation
-from torch_geometric.nn.conv import GATConv, MessagePassing
+from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
-from unilaunch_graph.torch.attend import attending
+from unilaunch_graph.torch.attend import attending, may_attend
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.dispatch import install, on_part
 from unilaunch_graph.torch.eager import is_eager
@@ -82,14 +82,13 @@ def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
 
 
 def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
-    may_attend = type(module) is GATConv and all(is_of_pyg(module, step) for step in ("propagate", "edge_updater"))
-    may_attend = may_attend and "forward" not in vars(module)
+    attends = may_attend(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     if isinstance(module, MessagePassing):
         refuse_calls(module, name)
         _exchange_sources(module, name, part)
-        if may_attend:
+        if attends:
             _bind(module, "forward", attending(module, part), part)
     if isinstance(module, QuantileAggregation):
         _bind(module, "forward", quantile, part)

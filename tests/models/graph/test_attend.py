@@ -1,4 +1,4 @@
-"""PyG's GATConv under `distribute`: the same result without messages, or with them where attention is another."""
+"""PyG's layers of attention under `distribute`: without messages, or with them where attention is another."""
 
 from types import MethodType
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.utils.prune import l1_unstructured
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import Case
@@ -27,6 +27,19 @@ def _float64() -> Any:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+class _Mapped(torch.nn.Module):
+    """A layer, whose edge features are learned."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer, self.map = layer, torch.nn.Linear(EDGE_WIDTH, 4)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x, edge_index, self.map(edge_attr))
+        return out
 
 
 class _Sharper(GATConv):  # type: ignore[misc]  # PyG ships no types
@@ -77,6 +90,16 @@ def _hooked() -> Any:
     return layer
 
 
+def _dynamic(**options: Any) -> Case:
+    call = _with_features if "edge_dim" in options else Case.call
+    return Case(lambda: GATv2Conv(WIDTH, 3, heads=2, **options), call)
+
+
+def _transformer(**options: Any) -> Case:
+    call = _with_features if "edge_dim" in options else Case.call
+    return Case(lambda: TransformerConv(WIDTH, 3, heads=2, **options), call)
+
+
 ATTENTION = {
     "heads": Case(lambda: GATConv(WIDTH, 3, heads=2)),
     "the mean of heads": Case(lambda: GATConv(WIDTH, 3, heads=4, concat=False, bias=False)),
@@ -87,6 +110,28 @@ ATTENTION = {
     "edge features, a number": _features(0.3),
     "edge features that are not used": Case(lambda: GATConv(WIDTH, 3), _with_features),
     "dropout of 1 in evaluation": Case(lambda: GATConv(WIDTH, 3, dropout=1.0).eval()),
+    "gatv2": _dynamic(),
+    "gatv2, the mean of heads": _dynamic(concat=False, bias=False, negative_slope=1.5),
+    "gatv2, shared weights": _dynamic(share_weights=True, residual=True),
+    "gatv2, no loops": _dynamic(add_self_loops=False, negative_slope=0.1),
+    "gatv2, wide": Case(lambda: GATv2Conv(WIDTH, 1, heads=3)),
+    "gatv2, edge features": _dynamic(edge_dim=EDGE_WIDTH),
+    "gatv2, edge features, no loops": _dynamic(edge_dim=EDGE_WIDTH, add_self_loops=False),
+    "gatv2, edge features, add": _dynamic(edge_dim=EDGE_WIDTH, fill_value="add", concat=False, residual=True),
+    "gatv2, an edge feature": Case(
+        lambda: GATv2Conv(WIDTH, 3, edge_dim=1), lambda layer, x, g: layer(x, g.edge_index, g.edge_attr[:, 0])
+    ),
+    "gatv2, learned edge features": Case(lambda: _Mapped(GATv2Conv(WIDTH, 3, heads=2, edge_dim=4)), _with_features),
+    "transformer": _transformer(),
+    "transformer, the mean of heads": _transformer(concat=False, bias=False),
+    "transformer, beta": _transformer(beta=True),
+    "transformer, no root weight": _transformer(root_weight=False),
+    "transformer, narrow": Case(lambda: TransformerConv(WIDTH, 1, heads=3)),
+    "transformer, edge features": _transformer(edge_dim=EDGE_WIDTH),
+    "transformer, edge features, beta, the mean of heads": _transformer(edge_dim=EDGE_WIDTH, beta=True, concat=False),
+    "transformer, learned edge features": Case(
+        lambda: _Mapped(TransformerConv(WIDTH, 3, heads=2, edge_dim=4)), _with_features
+    ),
 }
 MESSAGES = {
     "a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
@@ -108,6 +153,22 @@ MESSAGES = {
     "its own edge_updater": Case(lambda: _with_own("edge_updater")),
     "its own message": Case(lambda: _with_own("message")),
     "its own forward": Case(lambda: _with_own("forward")),
+    "gatv2, a pair of widths": Case(
+        lambda: GATv2Conv((WIDTH, WIDTH), 3), lambda layer, x, g: layer((x, x.tanh()), g.edge_index)
+    ),
+    "gatv2, no edge features": Case(lambda: GATv2Conv(WIDTH, 3, edge_dim=EDGE_WIDTH)),
+    "gatv2, edge features, max": _dynamic(edge_dim=EDGE_WIDTH, fill_value="max"),
+    "gatv2, weights that are returned": Case(
+        lambda: GATv2Conv(WIDTH, 3), lambda layer, x, g: layer(x, g.edge_index, return_attention_weights=True)[0]
+    ),
+    "gatv2, another aggregation": _dynamic(aggr="max"),
+    "transformer, a pair of widths": Case(
+        lambda: TransformerConv((WIDTH, WIDTH), 3), lambda layer, x, g: layer((x, x.tanh()), g.edge_index)
+    ),
+    "transformer, features without a map": Case(
+        lambda: TransformerConv(WIDTH, EDGE_WIDTH),
+        lambda layer, x, g: layer(x, g.edge_index, g.edge_attr.view(-1, 1, EDGE_WIDTH)),
+    ),
     "a learned fill_value": Case(
         lambda: GATConv(WIDTH, 3, edge_dim=EDGE_WIDTH, fill_value=torch.nn.Parameter(torch.ones(3))), _with_features
     ),
@@ -116,7 +177,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize("owner", [None, WITHOUT_EDGES, WITHOUT_NODES], ids=["", "without edges", "without nodes"])
 @pytest.mark.parametrize("name", ATTENTION)
-def test_gatconv_makes_no_messages(name: str, owner: Any) -> None:
+def test_attention_makes_no_messages(name: str, owner: Any) -> None:
     """Its rows and gradients are PyG's."""
     check_exact(ATTENTION[name], owner)
     assert num_aggregations(ATTENTION[name]) == 0
@@ -129,11 +190,25 @@ def test_messages_are_made_where_attention_is_another(name: str) -> None:
     assert num_aggregations(MESSAGES[name]) >= 2 * PARTS
 
 
-def test_dropout_follows_the_models_state() -> None:
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_transformer_returns_its_weights_where_either_is_given(weights: bool) -> None:  # noqa: FBT001
+    """PyG's looks at the type of return_attention_weights alone."""
+
+    def work(part: GraphPart) -> None:
+        layer = distribute(TransformerConv(WIDTH, 3), part, check=False)
+        _, (edges, alpha) = layer(part.x, part.edge_index, return_attention_weights=weights)
+        assert edges is part.edge_index
+        assert len(alpha) == edges.shape[1]
+
+    on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
+def test_dropout_follows_the_models_state(kind: Any) -> None:
     """The same state gives the same rows, and each call drops others."""
 
     def work(part: GraphPart) -> None:
-        layer = distribute(GATConv(WIDTH, 3, heads=2, dropout=0.5), part)
+        layer = distribute(kind(WIDTH, 3, heads=2, dropout=0.5), part)
         rows = []
         for _ in range(2):
             dropout_state(layer, {"seed": 7, "forward": 0})
@@ -144,11 +219,19 @@ def test_dropout_follows_the_models_state() -> None:
     on_parts(WHOLE, 1, work)
 
 
-def test_its_rows_may_be_written_to() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GATConv(WIDTH, 3, bias=False),
+        lambda: GATv2Conv(WIDTH, 3, bias=False),
+        lambda: TransformerConv(WIDTH, 3, root_weight=False),
+    ],
+)
+def test_its_rows_may_be_written_to(make: Any) -> None:
     """An activation in place, where no bias has made other rows of them."""
 
     def work(part: GraphPart) -> None:
-        layer = distribute(GATConv(WIDTH, 3, bias=False), part)
+        layer = distribute(make(), part)
         torch.autograd.backward(torch.relu_(layer(part.x, part.edge_index)).sum())
 
     on_parts(WHOLE, 1, work)
@@ -164,7 +247,7 @@ def test_a_second_derivative_needs_messages() -> None:
 
     def work(part: GraphPart) -> None:
         layer = distribute(GATConv(WIDTH, 3), part)
-        with pytest.raises(RuntimeError, match=r"or give PyG's GATConv part\.edge_index\.clone\(\)"):
+        with pytest.raises(RuntimeError, match=r"or give PyG's layer part\.edge_index\.clone\(\)"):
             second(layer, part.x, part.edge_index)
         assert second(layer, part.x, part.edge_index.clone()).isfinite().all()
 
