@@ -43,7 +43,7 @@ def tutorial_layer(layers: Any, width: int, out: int) -> torch.nn.Module:
     """Return PyG's tutorial's own GCN layer ("Creating Message Passing Networks"): its message is norm * x_j."""
     from torch_geometric.utils import add_self_loops, degree
 
-    class GCN(layers.MessagePassing):  # type: ignore[misc,name-defined]
+    class GCN(layers.MessagePassing):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(aggr="add")
             self.lin = torch.nn.Linear(width, out, bias=False)
