@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unilaunch.job.api import Job, JobStatus, RankStatus, launch, start
     from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
-    from unilaunch.launchers.mpirun import Mpirun, Request
+    from unilaunch.launchers.mpirun import Mpirun, Request, Starter
     from unilaunch.look.lines import LogLine
     from unilaunch.monitor.inbox import RankState
     from unilaunch.rank.current import init
@@ -52,8 +52,8 @@ __all__ = [
     "LaunchSpec", "Launcher", "LauncherError", "LauncherInfo", "LogLine", "MixedCallsError", "Model", "MonitorError",
     "MpiSpec", "Mpirun", "Observed", "Observer", "OutputError", "PeerLostError", "Peers", "Placement",
     "PlacementError", "PluginError", "RankResult", "RankState", "RankStatus", "RefusedTogetherError", "Rendezvous",
-    "RendezvousError", "ReportLayout", "Request", "RunSpec", "Session", "Spec", "SpecError", "Step", "StoppedError",
-    "UnilaunchError", "World", "__version__", "init", "launch", "start",
+    "RendezvousError", "ReportLayout", "Request", "RunSpec", "Session", "Spec", "SpecError", "Starter", "Step",
+    "StoppedError", "UnilaunchError", "World", "__version__", "init", "launch", "start",
 ]  # fmt: skip
 
 #: The public names of each module.
@@ -70,7 +70,7 @@ _NAMES = {
     "jobfiles": "JobFile",
     "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
-    "launchers.mpirun": "Mpirun Request",
+    "launchers.mpirun": "Mpirun Request Starter",
     "look.lines": "LogLine",
     "interfaces.model": "Framework Model Session",
     "monitor.inbox": "RankState",

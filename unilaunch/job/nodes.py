@@ -48,7 +48,7 @@ PORT = 29500
 #: Characters of a secret: whoever hears a proof could guess a shorter one.
 _LEAST = 16
 #: Seconds for a node's agent to end its ranks once node 0 has gone, and between two looks at it.
-_ENDING, _GLANCE = 5.0, 0.02
+_ENDING, _GLANCE = 3.0, 0.02
 _TRY, _PAUSE, _TICK = 5.0, 0.3, 0.2  # seconds for one call of node 0, between two calls, and between two looks
 #: The variables that node 0 sets for the ranks of other nodes.
 _TOLD = (SPEC, RESTARTS, MAX_RESTARTS)
@@ -455,7 +455,7 @@ class _Follower:
         """Let the agent end the ranks and keep what they wrote: it has lost node 0 too. Kill one that does not end."""
         until = time.monotonic() + _ENDING
         while self.started and self.started.poll() is None:
-            if time.monotonic() > until:
+            if time.monotonic() > until or self.signals.again:
                 self.started.kill()
                 return
             time.sleep(_GLANCE)

@@ -312,10 +312,12 @@ class StartedAgent(Started):
         if console.stdin is None:
             lent.callback(os.close, files[0])
         if console.shown:
-            (out, files[1]), (error, files[2]) = os.pipe(), os.pipe()
-            for writing in files[1:]:
-                lent.callback(os.close, writing)
-            self.stdout, self.stderr = open(out, "rb", buffering=0), open(error, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+            out, files[1] = os.pipe()
+            lent.callback(os.close, files[1])
+            self.stdout = open(out, "rb", buffering=0)  # noqa: PTH123, SIM115  (Started closes them)
+            error, files[2] = os.pipe()
+            lent.callback(os.close, files[2])
+            self.stderr = open(error, "rb", buffering=0)  # noqa: PTH123, SIM115
         return files
 
     @override

@@ -129,7 +129,7 @@ def _reach(info: LauncherInfo, board: Board, deadline: float) -> socket.socket:
             "at their own addresses"
         )
     raise RendezvousError(
-        f"rank {info.rank} did not find rank 0 of {info.launcher}'s job {board.advice}; --timeout gives it longer"
+        f"rank {info.rank} did not find rank 0 of {info.launcher}'s job {board.advice} (--timeout gives it longer)"
     )
 
 
