@@ -7,13 +7,13 @@ For each head, with a score e_ij of each edge and a message m_ij, which is a row
 
 Its gradient, where g_i is the gradient of out_i:
 
-    d e_ij = alpha_ij (g_i . m_ij - sum_k alpha_ik g_i . m_ik)
+    d e_ij = alpha_ij (g_i . m_ij - g_i . out_i)
     d m_ij = alpha_ij g_i
 
 `Scores` says what e_ij and m_ij are: operators/scores.py has one for each kind of layer. One head and one block of rows
-at a time: forward goes by target; backward goes by target, makes the scores again, keeps alpha and d e of one head, and
-then goes by source. Nothing of the size edges x heads x channels is made. Every sum has a fixed order: a result has the
-same bits in each run, with any number of threads.
+at a time: forward goes by target, and keeps the logarithm of each target's sum of exp(e_ij); backward goes by target,
+makes the scores again, keeps alpha and d e of one head, and then goes by source. Nothing of the size edges x heads x
+channels is made. Every sum has a fixed order: a result has the same bits in each run, with any number of threads.
 """
 
 from abc import ABC, abstractmethod
@@ -110,16 +110,33 @@ class Scores(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Attended:
+    """The result of an attention, and what its gradient needs.
+
+    Attributes:
+        rows: out_i. (num_targets, heads * channels)
+        log_sums: log sum_k exp(e_ik). (heads, num_targets)
+    """
+
+    rows: Rows
+    log_sums: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Back:
     """What comes back to one head.
 
     Attributes:
         gradients: g_i. (num_targets, channels)
+        common: g_i . out_i. (num_targets,)
+        log_sums: As of `Attended`. (num_targets,)
         alpha: alpha_ij, times the dropout's mask, of each edge. (num_edges,)
         scores: d e_ij. (num_edges,)
     """
 
     gradients: Rows
+    common: Floats
+    log_sums: Floats
     alpha: Floats
     scores: Floats
 
@@ -136,8 +153,8 @@ class Attention:
     def __init__(self, edges: Edges, scores: Scores, pool: ThreadPoolExecutor | None = None) -> None:
         self.edges, self.scores, self.pool = edges, scores, pool
 
-    def forward(self, inputs: Sequence[Floats], dropout: EdgeDropout | None = None) -> Rows:
-        """Return the weighted sums; a node without an in-edge has 0. (num_targets, heads * channels)
+    def forward(self, inputs: Sequence[Floats], dropout: EdgeDropout | None = None) -> Attended:
+        """Return the weighted sums; a node without an in-edge has 0.
 
         Args:
             inputs: The arrays that *scores* takes.
@@ -146,46 +163,59 @@ class Attention:
         every = [
             self._forward_of_head(head, _mask_of(dropout, number)) for number, head in enumerate(self._heads(inputs))
         ]
-        return every[0] if len(every) == 1 else np.concatenate(every, axis=1)
+        rows = every[0].rows if len(every) == 1 else np.concatenate([one.rows for one in every], axis=1)
+        return Attended(rows, np.concatenate([one.log_sums for one in every]))
 
     def backward(
-        self, inputs: Sequence[Floats], gradient: Rows, dropout: EdgeDropout | None = None
+        self, inputs: Sequence[Floats], attended: Attended, gradient: Rows, dropout: EdgeDropout | None = None
     ) -> list[Floats]:  # fmt: skip
-        """Return the gradients of *inputs*, given that of the sums; all else must be as it was in forward."""
+        """Return the gradients of *inputs*, given that of `Attended.rows`; all else must be as it was in forward."""
         found: list[Floats] = [np.zeros_like(array) for array in inputs]
         for number, head in enumerate(self._heads(inputs)):
             channels = head.values.shape[1]
-            gradients = np.ascontiguousarray(gradient[:, number * channels : (number + 1) * channels])
+            span = slice(number * channels, (number + 1) * channels)
+            gradients = np.ascontiguousarray(gradient[:, span])
+            common = np.einsum("ic,ic->i", gradients, attended.rows[:, span])
             alpha, scores = (np.empty(self.edges.num_edges, gradient.dtype) for _ in range(2))
-            self._backward_of_head(head, Back(gradients, alpha, scores), _mask_of(dropout, number), found)
+            back = Back(gradients, common, attended.log_sums[number], alpha, scores)
+            self._backward_of_head(head, back, _mask_of(dropout, number), found)
         return found
 
     def _heads(self, inputs: Sequence[Floats]) -> Iterator[Head]:
         return (self.scores.head(self.edges, inputs, number) for number in range(self.scores.num_heads(inputs)))
 
-    def _forward_of_head(self, head: Head, mask: EdgeMask | None) -> Rows:
-        out: Rows = np.empty((self.edges.num_targets, head.values.shape[1]), head.values.dtype)
+    def _forward_of_head(self, head: Head, mask: EdgeMask | None) -> Attended:
+        size, dtype = self.edges.num_targets, head.values.dtype
+        made = Attended(np.empty((size, head.values.shape[1]), dtype), np.empty((1, size), dtype))
 
         def attend(block: EdgeBlock) -> None:
-            alpha = _shares(block, head.scores(block)[0])
+            scores = head.scores(block)[0]
+            top = block.reduce(np.maximum, scores)
+            scores -= block.spread(top)
+            alpha = np.exp(scores, out=scores)
+            total = block.reduce(np.add, alpha)
+            total[total == 0] = 1  # no entry
             if mask:
                 alpha *= mask.by_target(block)
-            out[block.rows] = head.sums(block, alpha)
+            made.rows[block.rows] = head.sums(block, alpha) / total[:, None]
+            made.log_sums[0, block.rows] = top + np.log(total)
 
         self._each(attend, self.edges.by_target)
-        return out
+        return made
 
     def _backward_of_head(self, head: Head, back: Back, mask: EdgeMask | None, found: Sequence[Floats]) -> None:
         def to_targets(block: EdgeBlock) -> Sequence[Floats]:
             scores, seen = head.scores(block)
-            alpha = kept = _shares(block, scores)
-            if mask:
-                kept = alpha * mask.by_target(block)
-            back.alpha[block.entries] = kept
+            scores -= block.spread(back.log_sums[block.rows])
+            alpha = np.exp(scores, out=scores)
             products = head.products(block, back.gradients[block.rows])
-            weighted = np.multiply(kept, products, out=back.scores[block.entries])
-            alpha *= block.spread(block.reduce(np.add, weighted))
-            weighted -= alpha
+            back.alpha[block.entries] = alpha
+            if mask:
+                dropped = mask.by_target(block)
+                back.alpha[block.entries] *= dropped
+                products *= dropped
+            products -= block.spread(back.common[block.rows])
+            np.multiply(alpha, products, out=back.scores[block.entries])
             return head.to_targets(block, seen, back)
 
         values, order = np.empty_like(head.values), self.edges.transposed.entries
@@ -206,14 +236,6 @@ class Attention:
 
 def _mask_of(dropout: EdgeDropout | None, head: int) -> EdgeMask | None:
     return None if dropout is None else dropout.of_head(head)
-
-
-def _shares(block: EdgeBlock, scores: Floats) -> Floats:
-    """Return alpha of a block of targets, in the memory of the scores."""
-    scores -= block.spread(block.reduce(np.maximum, scores))
-    alpha: Floats = np.exp(scores, out=scores)
-    alpha /= block.spread(block.reduce(np.add, alpha))
-    return alpha
 
 
 def dot_rows(block: EdgeBlock, rows: Rows, others: Rows) -> Floats:
@@ -243,8 +265,10 @@ class AttentionCall:
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
         """Return the weighted sums of the owned nodes. (num_owned, heads * channels)"""
-        return self.attention.forward(inputs, self.dropout)
+        attended = self.attention.forward(inputs, self.dropout)
+        self.log_sums = attended.log_sums
+        return attended.rows
 
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
         """Return the gradients of the inputs."""
-        return self.attention.backward(inputs, gradient, self.dropout)
+        return self.attention.backward(inputs, Attended(out, self.log_sums), gradient, self.dropout)

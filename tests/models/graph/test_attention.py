@@ -46,8 +46,8 @@ def test_same_bits_with_any_number_of_threads(kind: str) -> None:
     found = []
     for threads in (1, 3, 3):
         attention = Attention(edges, scores, make_pool(threads))
-        rows = attention.forward(inputs, dropout)
-        found.append([rows, *attention.backward(inputs, np.cos(rows), dropout)])
+        attended = attention.forward(inputs, dropout)
+        found.append([attended.rows, *attention.backward(inputs, attended, np.cos(attended.rows), dropout)])
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
@@ -64,7 +64,8 @@ def test_memory_does_not_grow_with_edges_times_heads(kind: str) -> None:
     assert edges.by_source
     attention = Attention(edges, scores)
     tracemalloc.start()
-    attention.backward(arrays, attention.forward(arrays))
+    attended = attention.forward(arrays)
+    attention.backward(arrays, attended, attended.rows)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < count * heads * 4, "scores of all edges and heads, float32"
