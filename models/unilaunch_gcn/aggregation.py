@@ -88,8 +88,8 @@ class Aggregation:
     """A_hat of the whole graph: each rank passes its owned rows and gets its owned rows of the product.
 
     Where W is symmetric, the transpose is the same product with the factors of both sides exchanged: the gradient of
-    the owned rows needs the same halo and the same number of bytes, and no partial sums whose order could matter. Where
-    W is directed (`DirectedEdges`), partial sums travel home, as many bytes.
+    the owned rows needs the same halo and the same number of bytes. Where W is directed (`DirectedEdges`), partial sums
+    travel home, as many bytes. All sums have a fixed order.
 
     Args:
         edges: W.

@@ -15,6 +15,7 @@ as a maximum matching (Koenig 1931): `smallest_cover`. So the messages are never
 The plan depends on the edges alone, not on clocks: every run has the same one, and gives the same bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,8 +29,8 @@ from unilaunch_graph.arrays import Ids, Indices
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 
-#: Edges between two parts up to which a smallest cover is searched, within about 5 s; of more, rows alone are sent. A
-#: bound in seconds would give other plans, and other bits, in other runs.
+#: Halo edges of a part for which smallest covers are searched, within about 5 s; for those beyond, rows alone are sent.
+#: A bound in seconds would give other plans, and other bits, in other runs.
 MOST_EDGES = 1 << 23
 
 
@@ -87,7 +88,9 @@ class Messages:
         """Return the partial sums for a rank, as a matrix of the owned rows."""
         end = int(self.send_counts[: rank + 1].sum())
         begin = end - int(self.send_counts[rank] - self.row_counts[rank])
-        return self.leaving._replace(indptr=self.leaving.indptr[begin : end + 1])
+        indptr, indices, weights = self.leaving
+        entries = slice(int(indptr[begin]), int(indptr[end]))
+        return Entries(indptr[begin : end + 1] - entries.start, indices[entries], weights[entries])
 
 
 def smallest_cover(pairs: sp.csr_array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -134,11 +137,15 @@ def plan_messages(part: Part, collectives: Collectives, meter: Meter) -> Message
         meter.received(received.nbytes)
         return received
 
+    present = np.ones(1)
+    collectives.all_reduce(present)
+    if present[0] != part.num_parts:  # collectives over which nothing moves, as `plan` measures with
+        return Messages.of_rows(part)
     values = part.halo_weights if len(part.halo_weights) else np.ones(len(part.halo_indices), np.float32)
     shape = len(part.halo_indptr) - 1, part.num_halo
     edges = sp.csr_array((values, part.halo_indices, part.halo_indptr), shape=shape).tocsc()
     ends = np.cumsum(part.halo_counts)
-    choices = [_choose(edges[:, end - count : end]) for end, count in zip(ends, part.halo_counts, strict=True)]
+    choices = _choose_all([edges[:, end - count : end] for end, count in zip(ends, part.halo_counts, strict=True)])
     asked, every = np.array([choice.sizes for choice in choices]), np.ones(part.num_parts, np.int64)
     told = swap(asked, every, every)
     lengths = np.concatenate([np.diff(choice.leaving.indptr) for choice in choices]).astype(np.int32)
@@ -146,10 +153,6 @@ def plan_messages(part: Part, collectives: Collectives, meter: Meter) -> Message
     places = np.concatenate([choice.leaving.indices for choice in choices]).astype(np.int32)
     weights = np.concatenate([choice.leaving.data for choice in choices])
     entries = swap(np.stack([places, weights.view(np.int32)], 1), asked[:, 2], told[:, 2])
-    moved = np.array([asked.sum(), told.sum()], np.float64)
-    collectives.all_reduce(moved)
-    if moved[0] != moved[1]:  # collectives over which nothing moves, as `plan` measures with, bring no answer
-        return Messages.of_rows(part)
     begins = np.repeat(np.cumsum(part.send_counts) - part.send_counts, told[:, 2])
     leaving = Entries(
         np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
@@ -187,14 +190,24 @@ class _Choice(NamedTuple):
         return self.num_rows, self.leaving.shape[0], self.leaving.nnz
 
 
-def _choose(edges: sp.csc_array) -> _Choice:
+def _choose_all(of_owners: Sequence[sp.csc_array]) -> list[_Choice]:
+    """Return how the edges from each owner are served; beyond MOST_EDGES of them, those from most edges by rows."""
+    counts = np.array([edges.nnz for edges in of_owners])
+    ascending = np.argsort(counts, kind="stable")
+    is_searched = np.empty(len(counts), bool)
+    is_searched[ascending] = np.cumsum(counts[ascending]) <= MOST_EDGES
+    return [_choose(edges, searches=bool(one)) for edges, one in zip(of_owners, is_searched, strict=True)]
+
+
+def _choose(edges: sp.csc_array, *, searches: bool) -> _Choice:
     """Return how the edges from one owner are served.
 
     Args:
         edges: Their weights; parallel edges are entries of their own. (rows of the part, halo rows of the owner)
+        searches: Whether a smallest cover is searched; if not, rows alone are sent.
     """
     is_row = np.ones(edges.shape[1], bool)
-    if 0 < edges.nnz <= MOST_EDGES:
+    if searches and edges.nnz:
         targets, columns = np.unique(edges.indices, return_inverse=True)
         entries = np.ones(edges.nnz, np.int8), columns, edges.indptr
         pairs = sp.csr_array(entries, shape=(len(is_row), len(targets)), copy=True)

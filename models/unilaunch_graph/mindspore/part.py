@@ -135,7 +135,7 @@ def make_part(part: Part, ranks: Ranks, dtype: Any = None) -> GraphPart:
         **fields_of(whole, ranks, edges, _tensors_of(dtype or ms.float32), is_weighted=bool(num_weights[0])),
         owned=whole.owned,
         arrays=without_rows(part),
-        operators=_operators(whole, edges, ranks),
+        operators=_operators(without_rows(whole), edges, ranks),
     )
 
 

@@ -2,10 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
@@ -15,6 +17,9 @@ from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.edges import ChosenEdges, choose_edges
 from unilaunch_graph.partition.part import Part, merge_in_edges
+
+#: Whether the ranks of these collectives share memory: it is asked once.
+_SHARED: WeakKeyDictionary[Collectives, bool] = WeakKeyDictionary()
 
 
 class Framework(Protocol):
@@ -99,14 +104,27 @@ class Layer:
 
         None: halo rows travel. They do so in shared memory, and of `part.x`, whose halo PyTorch keeps.
         """
-        if part.world_size == 1 or SIMULATED.get() is not None or rows is part.x:
+        if part.world_size == 1 or SIMULATED.get() is not None or rows is part.x or self._shares_memory(part):
             return None
-        ends, made = self.framework.edges(part)
-        if "exchange" not in made:
+        (ends, made), collectives = self.framework.edges(part), part.ranks.collectives
+        if _is_on_any("exchange" not in made, collectives):  # another rank may have other edges than before
             arrays = self.framework.arrays(part)
-            exchange = HaloExchange(arrays, part.ranks.collectives, Meter(), Exact())
-            has_others = np.array([not np.array_equal(ends, merge_in_edges(arrays).ends)], np.float64)
-            exchange.collectives.all_reduce(has_others)
-            made["exchange"] = None if exchange.shares_memory() or has_others[0] else exchange
+            has_others = not np.array_equal(ends, merge_in_edges(arrays).ends)
+            exchange = HaloExchange(arrays, collectives, Meter(), Exact())
+            made["exchange"] = None if _is_on_any(has_others, collectives) else exchange
         found: HaloExchange | None = made["exchange"]
         return found
+
+    def _shares_memory(self, part: Any) -> bool:
+        """Return whether every rank writes rows where their receiver reads them; all ranks must call it."""
+        collectives = part.ranks.collectives
+        if collectives not in _SHARED:
+            exchange = HaloExchange(self.framework.arrays(part), collectives, Meter(), Exact())
+            _SHARED[collectives] = exchange.shares_memory()
+        return _SHARED[collectives]
+
+
+def _is_on_any(is_here: bool, collectives: Collectives) -> bool:  # noqa: FBT001
+    found = np.array([is_here], np.float64)
+    collectives.all_reduce(found)
+    return bool(found[0])

@@ -83,7 +83,7 @@ class GraphSage(Layer):
         edges, use = self.edges_of(part, self_loops=False), self.framework
         exchange = self.exchange_of(rows, part)
         mean, dtype = self.aggr == "mean", use.dtype(rows)
-        key = mean, dtype, exchange is None
+        key = mean, dtype, exchange
         if key not in edges.made:
             edges.made[key] = (
                 NeighboursOfAllParts(exchange, dtype, use.pool(), mean=mean)
