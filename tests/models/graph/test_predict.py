@@ -558,5 +558,5 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         before = _reset_peak()
         apply(memory=memory)
         peaks[memory] = _peak() - before
-    assert peaks[1 << 30] > 200 << 20
+    assert peaks[1 << 30] > 6 * (24 << 20), "a large bound is used: else the next line shows nothing"
     assert peaks[24 << 20] < 2 * (24 << 20)
