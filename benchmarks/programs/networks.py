@@ -1,6 +1,6 @@
 """Train one network on the benchmark graph and print figures as JSON, one line for each rank. For own_models.py.
 
-    python benchmarks/programs/networks.py {pyg,csr,distribute,own} KIND GRAPH.npz PARTS EPOCHS
+    python benchmarks/programs/networks.py {pyg,csr,distribute,own} {gat,sage,gin,links} GRAPH.npz PARTS EPOCHS
 
 pyg, csr: PyG's layers on the whole graph in one process, on edge_index or on torch's CSR matrix. distribute: the same
 layers on this rank's part. links: GraphSAGE, with a loss on pairs of nodes. own: unilaunch's layers. The seconds are
@@ -22,7 +22,6 @@ from typing_extensions import override
 
 HIDDEN, CLASSES = 128, 40
 PAIRS = 1_000_000
-ATTENTION = {"gat": "GATConv", "gatv2": "GATv2Conv", "transformer": "TransformerConv"}
 
 
 class Net(torch.nn.Module):
@@ -39,39 +38,11 @@ class Net(torch.nn.Module):
         return logits
 
 
-def tutorial_layer(layers: Any, width: int, out: int) -> torch.nn.Module:
-    """Return PyG's tutorial's own GCN layer ("Creating Message Passing Networks"): its message is norm * x_j."""
-    from torch_geometric.utils import add_self_loops, degree
-
-    class GCN(layers.MessagePassing):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__(aggr="add")
-            self.lin = torch.nn.Linear(width, out, bias=False)
-            self.bias = torch.nn.Parameter(torch.zeros(out))
-
-        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-            edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
-            x = self.lin(x)
-            row, col = edge_index
-            scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
-            scale[scale == float("inf")] = 0
-            out: torch.Tensor = self.propagate(edge_index, x=x, norm=scale[row] * scale[col]) + self.bias
-            return out
-
-        def message(self, x_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-            return norm.view(-1, 1) * x_j
-
-    return GCN()
-
-
 def make_net(kind: str, layers: Any, width: int) -> Net:
-    """Return the network; attention has 8 heads of 16 and then one of 40, as the benchmark's figures are about."""
+    """Return the network; GAT has 8 heads of 16 and then one of 40, as the benchmark's figures are about."""
     torch.manual_seed(0)
-    if kind in ATTENTION:
-        attention = getattr(layers, ATTENTION[kind])
-        return Net(attention(width, HIDDEN // 8, heads=8), attention(HIDDEN, CLASSES))
-    if kind == "tutorial":
-        return Net(tutorial_layer(layers, width, HIDDEN), tutorial_layer(layers, HIDDEN, CLASSES))
+    if kind == "gat":
+        return Net(layers.GATConv(width, HIDDEN // 8, heads=8), layers.GATConv(HIDDEN, CLASSES))
     if kind in {"sage", "links"}:
         return Net(layers.SAGEConv(width, HIDDEN), layers.SAGEConv(HIDDEN, CLASSES))
     linear = torch.nn.Linear

@@ -99,7 +99,7 @@ class Layer:
         chosen: ChosenEdges = made[self_loops]
         return chosen
 
-    def exchange_of(self, rows: Any, part: Any) -> HaloExchange | None:
+    def _exchange_of(self, rows: Any, part: Any) -> HaloExchange | None:
         """Return the way to the halo rows, if partial sums shall stand for some of them. All ranks must call it.
 
         None: halo rows travel. They do so in shared memory, and of `part.x`, whose halo PyTorch keeps.

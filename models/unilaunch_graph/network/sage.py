@@ -81,7 +81,7 @@ class GraphSage(Layer):
 
     def _aggregate(self, rows: Any, part: Any) -> Any:
         edges, use = self.edges_of(part, self_loops=False), self.framework
-        exchange = self.exchange_of(rows, part)
+        exchange = self._exchange_of(rows, part)
         mean, dtype = self.aggr == "mean", use.dtype(rows)
         key = mean, dtype, exchange
         if key not in edges.made:

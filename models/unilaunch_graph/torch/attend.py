@@ -155,7 +155,7 @@ def attending(layer: MessagePassing, part: GraphPart) -> Callable[..., Any]:
         is_plain = all(_is_any(one, kind.defaults) for one in (*args, *options.values())) and _steps(self) == bound
         if is_plain and not ON_BLOCK.get() and is_plain_matrix(x) and _is_as_written(self, kind):
             attention = kind(self)
-            if attention.takes(edge_attr) and _fits(self, x, edge_index, part):
+            if attention.takes(edge_attr) and _fits(self, x, edge_index, edge_attr, part):
                 return attention.run(x, part, edge_attr)
         return method(self, x, edge_index, edge_attr, *args, **options)
 
@@ -194,11 +194,12 @@ def _are_features(edge_attr: Any, linear: Any, dims: tuple[int, ...]) -> bool:
     return edge_attr.dim() in dims and edge_attr.dtype == linear.weight.dtype and width == linear.weight.shape[1]
 
 
-def _fits(layer: MessagePassing, x: torch.Tensor, edge_index: Any, part: GraphPart) -> bool:
+def _fits(layer: MessagePassing, x: torch.Tensor, edge_index: Any, edge_attr: Any, part: GraphPart) -> bool:
     return (
         is_same(edge_index, part.edge_index)
         and not part.edge_index.is_inference()  # torch does not count how often it is written to
         and len(x) == part.num_owned
+        and (edge_attr is None or len(edge_attr) == part.edge_index.shape[1])  # PyG says what is wrong with others
         and all(parameter.dtype == x.dtype for parameter in layer.parameters())
         and not torch.is_autocast_enabled("cpu")
     )

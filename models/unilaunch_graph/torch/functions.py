@@ -22,13 +22,10 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.exchange import halo, sum_halo
 from unilaunch_graph.torch.dispatch import OnPart
-from unilaunch_graph.torch.eager import is_eager
-from unilaunch_graph.torch.layer import made_of
-from unilaunch_graph.torch.part import GraphPart, is_same, writes
+from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
 
 Weights = torch.Tensor | None
-_LOOPS = "with loops"
 
 
 def _exact_gcn_norm(  # noqa: PLR0913, PLR0917
@@ -78,24 +75,9 @@ def _loops_of_owned(  # noqa: PLR0913, PLR0917
 ) -> Any:  # fmt: skip
     """Give a loop to each owned node where the caller does not say how many nodes there are.
 
-    PyG takes the largest number in the edges: that may be a halo node's, or none in a part without edges. What becomes
-    of the part's own edges is made once, so that layers know it again.
+    PyG takes the largest number in the edges: that may be a halo node's, or none in a part without edges.
     """
-    nodes = part.num_owned if num_nodes is None else num_nodes
-    if edge_attr is not None or nodes != part.num_owned or not is_same(edge_index, part.edge_index) or not is_eager():
-        return add(edge_index, edge_attr, fill_value, nodes)
-    made = made_of(part.edge_index).setdefault(_LOOPS, {})
-    kept = made.get(add)
-    if kept is None or kept[1] != writes(kept[0]):
-        with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
-            edges = add(part.edge_index, None, fill_value, nodes)[0]
-        kept = made[add] = edges, writes(edges)
-    return kept[0], None
-
-
-def edges_with_loops(part: GraphPart) -> list[torch.Tensor]:
-    """Return what `add_self_loops` and its kin have made of the part's edges."""
-    return [edges for edges, _ in made_of(part.edge_index).get(_LOOPS, {}).values()]
+    return add(edge_index, edge_attr, fill_value, part.num_owned if num_nodes is None else num_nodes)
 
 
 def _drop_one_way(drop: Any, _: GraphPart, *args: Any) -> Any:

@@ -263,3 +263,17 @@ def test_rows_of_another_number_are_refused() -> None:
             layer(ug.halo(part.x, part)[:-1], part.edge_index)
 
     on_parts(WHOLE, 2, work)
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
+def test_features_of_other_edges_are_an_error(kind: type[torch.nn.Module]) -> None:
+    """Those of the whole graph on a part: PyG says so, and the first of them are not taken."""
+
+    def work(part: GraphPart) -> None:
+        loops = {} if kind is TransformerConv else {"add_self_loops": False}
+        layer = ug.distribute(kind(part.x.shape[1], 3, edge_dim=2, **loops).double(), part, check=False)
+        layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1], 2).double())
+        with pytest.raises(RuntimeError, match="must match the size"):
+            layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1] + 7, 2).double())
+
+    on_parts(WHOLE, 1, work)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from torch_geometric import nn
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, MultiAggregation, SumAggregation
-from torch_geometric.utils import add_self_loops, degree
+from torch_geometric.utils import add_self_loops
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import CASES, Case
@@ -56,79 +56,6 @@ class _Doubled(nn.SAGEConv):  # type: ignore[misc]
     @override
     def message(self, x_j: torch.Tensor) -> torch.Tensor:
         return 2 * x_j
-
-
-class _Tutorial(nn.MessagePassing):  # type: ignore[misc]
-    """The layer of PyG's tutorial "Creating Message Passing Networks"."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-        self.lin = torch.nn.Linear(WIDTH, 4, bias=False)
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
-        row, col = edge_index
-        scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
-        out: torch.Tensor = self.propagate(edge_index, h=self.lin(x), norm=scale[row] * scale[col])
-        return out
-
-    def message(self, h_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        return norm.view(-1, 1) * h_j
-
-
-class _Scaled(nn.MessagePassing):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__(aggr="mean")
-        self.scale = 3.0
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.propagate(edge_index, x=x, weight=edge_weight, power=2)
-        self.scale = 7.0  # another number in the next call
-        return out
-
-    def message(self, x_j: torch.Tensor, weight: torch.Tensor, power: int) -> torch.Tensor:
-        return x_j * self.scale * weight[:, None] ** power
-
-
-class _Learned(_Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.tensor(2.0))
-
-    @override
-    def message(self, x_j: torch.Tensor) -> torch.Tensor:
-        return self.scale * x_j
-
-
-class _Dropping(_Plain):
-    @override
-    def message(self, x_j: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.dropout(x_j, 0.5, self.training)
-
-
-def _of(function: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[[], Any]:
-    """Return a class whose message is a function of the layer and the rows."""
-
-    class Own(_Plain):
-        @override
-        def message(self, x_j: torch.Tensor) -> torch.Tensor:
-            return function(self, x_j)
-
-    return Own
-
-
-def _keeping(layer: Any, rows: torch.Tensor) -> torch.Tensor:
-    layer.kept = rows
-    return rows
-
-
-class _Folding(nn.MessagePassing):  # type: ignore[misc]
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.propagate(edge_index, x=x, edge_weight=edge_weight)
-        return out
-
-    def message(self, x_j: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
-        return torch.where(edge_weight[:, None] > 1.4, x_j.abs(), x_j)
 
 
 class _Updated(_Plain):
@@ -226,12 +153,9 @@ SUMS = {
     **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
     "PyG's default message": Case(_Plain),
     "the same message in a user's class": Case(_Same),
-    "twice the row": Case(lambda: _Doubled(WIDTH, 4)),
-    "the tutorial's GCN": Case(_Tutorial),
-    "a number that the layer holds, and one of the edge": Case(_Scaled, _weighted),
-    "a number that is not learned now": Case(lambda: _Learned().requires_grad_(requires_grad=False)),
 }
 MESSAGES = {
+    "another message": Case(lambda: _Doubled(WIDTH, 4)),
     "another update": Case(_Updated),
     "another aggregate": Case(_Aggregated),
     "the largest": Case(lambda: nn.SAGEConv(WIDTH, 4, aggr="max")),
@@ -243,18 +167,6 @@ MESSAGES = {
     "a hook on the aggregation": Case(_hooked_aggregation),
     "an aggregation that was replaced": Case(_own_aggregation),
     "weights that are learned": Case(lambda: nn.GraphConv(WIDTH, 4), _learned),
-    "a number that the layer learns": Case(_Learned),
-    "a message with a dropout that is off": Case(lambda: _Dropping().eval()),
-    "a message that is not linear": Case(_of(lambda _, x_j: x_j.relu())),
-    "a message that is not linear on some edges": Case(_Folding, _weighted),
-    "a message that is not linear in one column": Case(
-        _of(lambda _, x_j: torch.cat([x_j[:, :-1], x_j[:, -1:].abs()], 1))
-    ),
-    "a message that stops the gradient": Case(_of(lambda _, x_j: x_j.detach() + 0 * x_j)),
-    "a message that depends on the width": Case(_of(lambda _, x_j: x_j / x_j.shape[1])),
-    "a message that mixes the columns": Case(_of(lambda _, x_j: x_j.flip(1))),
-    "a message that adds something": Case(_of(lambda _, x_j: x_j + 1e-3)),
-    "a message that is kept in the layer": Case(_of(_keeping)),
     "edges that are made anew": Case(lambda: nn.SAGEConv(WIDTH, 4), _own_edges),
 }
 
