@@ -505,8 +505,8 @@ def _is_option(word: str, line: Line) -> bool:
 def _refuse_two_numbers(own: Sequence[Typed]) -> None:
     """Raise an error for two different numbers of ranks."""
     numbers = dict.fromkeys(number for typed in own if typed.name in {"-n", "--nprocs"} for number in typed.values)
-    if len(numbers) > 1:  # srun's -c is no number of ranks
-        raise SpecError(f"{' and '.join(numbers)} ranks: give one number, -n; the threads of each rank are --threads 4")
+    if len(numbers) > 1:
+        raise SpecError(f"{' and '.join(numbers)} ranks: give one number, -n")
 
 
 def _refuse_python(line: Line, at: int) -> None:
