@@ -47,7 +47,7 @@ def test_the_rank_that_lost_a_peer_is_not_the_first(tmp_path: Path) -> None:
         (tmp_path / f"rank.{failure.rank}").mkdir()
         write_failure(tmp_path / f"rank.{failure.rank}", failure)
     (tmp_path / "rank.2").mkdir()
-    (tmp_path / "rank.2" / "failure.json").write_text('{"cause": "of another version"}')
+    (tmp_path / "rank.2" / "failure.json").write_text('{"cause": "unheard of"}')
     told = first_failure(tmp_path)
     assert told == r"rank 1 on b\x1b[2J failed first: killed by SIGSEGV (exit code 139); its log is rank.1/stderr"
     (tmp_path / "report.json").write_text(json.dumps(judge([crashed]).as_json() | {"verdict": "rank 1: \x1b[2J"}))
