@@ -45,14 +45,14 @@ RUN = [*UNILAUNCH, "run", "probe", "--backend", "torch"]
 #: Prints what `launch` would hand to its ranks.
 HAND_OVER = """
 import sys
-from unilaunch.spec.task import hand_over
+from unilaunch.spec.task import encode_task
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task
 given = parse(["launch", "probe", "--backend", "torch", "--output-dir", "OUTPUT"])
 for name in ("command", "dry_run", "json", "emit"):
     given.pop(name)
-print(hand_over(read_task(LaunchSpec, given, {})))
+print(encode_task(read_task(LaunchSpec, given, {})))
 """
 INIT = "from mpi4py import MPI" + NOW
 INIT_ALONE = """

@@ -136,9 +136,9 @@ def _be_rank(arguments: Sequence[str], started: float, status: "Status") -> int:
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
     """Return a rank's task: from the spec that `launch` has passed, or from its command line."""
     if SPEC in environ:
-        from unilaunch.spec.task import take_over
+        from unilaunch.spec.task import decode_task
 
-        return take_over(environ[SPEC], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
+        return decode_task(environ[SPEC], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
     from unilaunch.spec.reading import read_task
     from unilaunch.spec.run_spec import RunSpec
 

@@ -52,7 +52,7 @@ class Failure(Record):
         log: The path of its log.
         evidence: What the system's records show about the cause, one line each.
         together: Whether all ranks fail in the same way, and rank 0 has shown why.
-        told: Whether the rank itself has shown why.
+        shown: Whether the rank itself has shown why.
         final: Whether the job would fail again with the same options.
     """
 
@@ -72,7 +72,7 @@ class Failure(Record):
     log: str = ""
     evidence: tuple[str, ...] = ()
     together: bool = False
-    told: bool = False
+    shown: bool = False
     final: bool = False
 
 
@@ -90,7 +90,7 @@ _MPI_ERR_UNKNOWN = 14
 
 
 def describe_exception(
-    error: BaseException, exit_code: int, doing: Mapping[str, JsonValue], *, together: bool = False, told: bool = False
+    error: BaseException, exit_code: int, doing: Mapping[str, JsonValue], *, together: bool = False, shown: bool = False
 ) -> Failure:
     """Return a rank's failure, from the exception that ends the rank.
 
@@ -99,7 +99,7 @@ def describe_exception(
         exit_code: The exit code of the process.
         doing: What the rank was doing: "phase", and its model's progress.
         together: Whether all ranks fail in the same way.
-        told: Whether the rank itself has shown why.
+        shown: Whether the rank itself has shown why.
     """
     error = _first_of(error)
     phase, progress = split_phase(doing)
@@ -113,7 +113,7 @@ def describe_exception(
         progress=progress,
         traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),
         together=together,
-        told=told,
+        shown=shown,
         final=isinstance(error, UnilaunchError) and error.final,
     )
 

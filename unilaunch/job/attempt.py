@@ -33,7 +33,7 @@ from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, r
 from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.redaction import redact_words
-from unilaunch.spec.task import hand_over
+from unilaunch.spec.task import encode_task
 from unilaunch.spec.variables import MONITOR, NO_WINDOWS, SPEC, WINDOWS
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
@@ -107,7 +107,7 @@ def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: Di
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         windows = own_windows() if caller.attended and spec.console == "rank0" else NO_WINDOWS
-        environ = {**request.environ, MONITOR: where, SPEC: hand_over(task)}
+        environ = {**request.environ, MONITOR: where, SPEC: encode_task(task)}
         if isinstance(plan.starter, Mpirun):
             inbox.input = caller.stdin
             told = {WINDOWS: json.dumps(windows)} if any(windows) else {}

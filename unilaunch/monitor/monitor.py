@@ -104,7 +104,7 @@ class Monitor(Record, frozen=False):
         if failures and self._first is None:
             self._first = now
         if failures and self._is_time(failures, now):
-            self.end(self._judge(failures))
+            self.end(self._verdict_on(failures))
         elif not self.inbox.ranks and now - self._began > self.start_limit:
             self.end(Verdict(Failure(Cause.NEVER_BEGAN, _nobody(self.start_limit, several=self.several), 1), 1, ()))
         elif not failures and (mixed := self._find_mixed_calls(now)):
@@ -121,10 +121,11 @@ class Monitor(Record, frozen=False):
         """Return how the job failed, after its end; None if it did not fail."""
         failures = self.failures()
         if self.verdict is None and failures:
-            self.verdict = self._judge(failures)
+            self.verdict = self._verdict_on(failures)
         return self.verdict
 
-    def _judge(self, failures: list[Failure]) -> Verdict:
+    def _verdict_on(self, failures: list[Failure]) -> Verdict:
+        """Return the verdict; of a lost peer with the ranks that had ended well: it may be one of them."""
         verdict = judge(failures, self.size)
         left = [rank for rank, seen in self.inbox.ranks.items() if seen.has_ended_well]
         return replace(verdict, left=sorted(left)) if verdict.first.cause is Cause.LOST_PEER else verdict
@@ -155,7 +156,7 @@ class Monitor(Record, frozen=False):
         since = now - (self._first or now)
         if self.hurried:  # mpirun shows the output of this process only for some tenths of a second more
             return not all(map(is_consequence, failures)) or since > SETTLE
-        is_host_lost = since < self.lost_patience and judge(failures, self.size).first.cause is Cause.LOST_HOST
+        is_host_lost = since < self.lost_patience and self._verdict_on(failures).first.cause is Cause.LOST_HOST
         if is_host_lost or (since < TOGETHER and any(map(_is_of_all, failures))):
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
@@ -191,7 +192,7 @@ class Monitor(Record, frozen=False):
         stacks, silent = self.inbox.stacks()
         if not silent or now - self._asked > STACKS:
             failures = self.failures()  # without abort: the others may wait for a rank that has failed
-            verdict = judge(failures, self.size) if failures else Verdict(failure, failure.exit_code)
+            verdict = self._verdict_on(failures) if failures else Verdict(failure, failure.exit_code)
             self.end(replace(verdict, stacks=group(stacks)))
 
 

@@ -145,7 +145,7 @@ def show(verdict: Verdict, *, unseen: bool) -> str:
     first = verdict.first
     if first.cause is Cause.ENDED_FROM_OUTSIDE and first.signal == "SIGINT":
         return "unilaunch: interrupted\n"
-    lines = ["".join(first.traceback).rstrip()] if first.traceback and (unseen or not first.told) else []
+    lines = ["".join(first.traceback).rstrip()] if first.traceback and (unseen or not first.shown) else []
     lines.append(f"unilaunch: {verdict.line}")
     lines += [f"unilaunch:   {evidence}" for evidence in first.evidence]
     if first.log and first.cause is not Cause.REFUSED_INPUT:

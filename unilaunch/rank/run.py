@@ -79,7 +79,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         _record_start(rank, found, chosen)
         return do_task(rank)
     except UnilaunchError as error:
-        _tell_refusal(error, number, peers, status)
+        _send_refusal(error, number, peers, status)
         return _leave_late(error.exit_code, started)
     except Exception as error:  # noqa: BLE001  (a plug-in may raise any exception)
         traceback.print_exc()
@@ -136,7 +136,7 @@ def _schedule(task: "Task[RunSpec]") -> int:
     return 0
 
 
-def _tell_refusal(error: UnilaunchError, number: int, peers: Peers, status: Status) -> None:
+def _send_refusal(error: UnilaunchError, number: int, peers: Peers, status: Status) -> None:
     """Show why this rank ends before its work begins; if all ranks refuse for the same reason, only rank 0 shows it."""
     together = isinstance(error, RefusedTogetherError)
     if number == 0 or not together:

@@ -170,7 +170,7 @@ class Status:
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
         """Send the agent how this rank fails, what it was doing, and the text for its log."""
         self.failed = True
-        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together, told=not log), log))
+        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together, shown=not log), log))
 
     @property
     def stopped(self) -> bool:

@@ -52,11 +52,11 @@ def do_task(rank: Rank) -> int:
             rank.status.wait_for_release()
         return code
     except BaseException as error:  # noqa: BLE001  (every failure of a rank, also SystemExit and Ctrl-C of a program)
-        return _ended(rank, _report(error, rank))
+        return _ended(rank, _send_failure(error, rank))
     return _ended(rank, 0)
 
 
-def _report(error: BaseException, rank: Rank) -> int:
+def _send_failure(error: BaseException, rank: Rank) -> int:
     """Show a failure, send it to the agent, and return the exit code.
 
     torch raises in the main thread when a worker of a DataLoader has died, and says which: often while this rank is
@@ -65,13 +65,13 @@ def _report(error: BaseException, rank: Rank) -> int:
     try:
         if isinstance(error, ConnectionError):
             time.sleep(_MOMENT)
-        return _tell(error, rank)
+        return _send_once(error, rank)
     except BaseException as later:  # noqa: BLE001  (whatever a signal handler raises)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        return _tell(later, rank)
+        return _send_once(later, rank)
 
 
-def _tell(error: BaseException, rank: Rank) -> int:
+def _send_once(error: BaseException, rank: Rank) -> int:
     if rank.task.model is None:
         program.leave_out_launcher(error)
     exit_code, log = _explain(error, rank)

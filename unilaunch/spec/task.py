@@ -74,7 +74,7 @@ class Task(Record, Generic[S]):
             self.model.check(self.options, world_size)
 
 
-def hand_over(task: "Task[LaunchSpec]") -> str:
+def encode_task(task: "Task[LaunchSpec]") -> str:
     """Return the task of every rank as text, without a program's arguments, which the command line contains.
 
     Raises:
@@ -86,8 +86,8 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
     target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
     options = _encode("options", task.options)
-    told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
-    text = json.dumps(told | {"host": task.host, "entry_points": plugins.table()})
+    fields = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
+    text = json.dumps(fields | {"host": task.host, "entry_points": plugins.table()})
     if len(text) > _LARGEST:
         raise SpecError(
             f"{task.target}: its source, its options and the command line are {len(text)} bytes together, and a "
@@ -96,28 +96,30 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     return text
 
 
-def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
+def decode_task(text: str, args: Sequence[str]) -> "Task[RunSpec]":
     """Return the task of this rank.
 
     Args:
-        text: The text from `hand_over`.
+        text: The text from `encode_task`.
         args: The program's arguments.
 
     Raises:
         SpecError: The text comes from another version of unilaunch, or the script does not exist here.
         PluginError: The model or the backend is not installed here.
     """
-    told = json.loads(text)
-    if told["version"] != __version__:
-        raise SpecError(f"launch is unilaunch {told['version']}, and this host has {__version__}: install the same one")
-    target = Target(**told["target"])
+    fields = json.loads(text)
+    if fields["version"] != __version__:
+        raise SpecError(
+            f"launch is unilaunch {fields['version']}, and this host has {__version__}: install the same one"
+        )
+    target = Target(**fields["target"])
     target.find_file()
-    spec = cast("RunSpec", _decode({"spec": told["spec"] | {"args": {"tuple": list(args)}}}))
+    spec = cast("RunSpec", _decode({"spec": fields["spec"] | {"args": {"tuple": list(args)}}}))
     model = plugins.load_model(target.name) if target.kind == "model" else None
-    options = _decode(told["options"]) if model else None
+    options = _decode(fields["options"]) if model else None
     backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
-    command, host = tuple(told["command"]), told["host"]
-    return Task(spec, target, model, cast("Spec | None", options), backends, command, host)
+    command = tuple(fields["command"])
+    return Task(spec, target, model, cast("Spec | None", options), backends, command, fields["host"])
 
 
 def _encode(name: str, value: Any) -> JsonValue:
@@ -143,19 +145,19 @@ def _encode(name: str, value: Any) -> JsonValue:
     )
 
 
-def _decode(told: Any) -> Any:
-    match told:
+def _decode(value: Any) -> Any:
+    match value:
         case {"path": path}:
             return Path(path)
         case {"tuple": values}:
             return tuple(map(_decode, values))
         case {"table": table}:
-            return {key: _decode(value) for key, value in table.items()}
+            return {key: _decode(one) for key, one in table.items()}
         case {"spec": values}:
-            return Values({name: _decode(value) for name, value in values.items()})
+            return Values({name: _decode(one) for name, one in values.items()})
         case list():
-            return list(map(_decode, told))
-    return told
+            return list(map(_decode, value))
+    return value
 
 
 class Values:

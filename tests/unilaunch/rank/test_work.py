@@ -95,11 +95,11 @@ def test_an_error_without_a_message_is_still_that_error() -> None:
 def test_what_a_signal_handler_raises_meanwhile_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch does when a worker of a DataLoader has died, whose connection this rank has lost just before."""
     worker = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
-    told = create_autospec(work._tell, side_effect=[worker, 1])
-    monkeypatch.setattr(work, "_tell", told)
+    told = create_autospec(work._send_once, side_effect=[worker, 1])
+    monkeypatch.setattr(work, "_send_once", told)
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        assert work._report(ConnectionResetError("reset"), create_autospec(Rank, instance=True)) == 1
+        assert work._send_failure(ConnectionResetError("reset"), create_autospec(Rank, instance=True)) == 1
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert told.call_args.args[0] is worker
