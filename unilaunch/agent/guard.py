@@ -32,8 +32,8 @@ from unilaunch.agent.processes import (
     wake_at_end_of,
 )
 from unilaunch.launchers.direct import Share, rank_environment
+from unilaunch.machine.devices import bind, split_processors
 from unilaunch.machine.limits import allow_files
-from unilaunch.machine.processors import bind, split_processors
 from unilaunch.rank.interpreter import run_rank_and_end
 from unilaunch.rank.status import Status
 from unilaunch.spec.mpi_programs import refuse_imports

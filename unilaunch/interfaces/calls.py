@@ -3,7 +3,7 @@
 A rank's calls have numbers, 1, 2, 3, ..., and every rank must make the same ones. A message carries the *word* of its
 call (`CallLog.begin`), so the rank that gets one of another call raises MixedCallsError, which names both. A rank that
 waits for a message that no rank sends gets none: the newest calls also stand in memory that its agent reads, and the
-monitor compares them (`unilaunch.monitor.calls`).
+monitor compares them (`unilaunch.monitor.monitor`).
 """
 
 import struct

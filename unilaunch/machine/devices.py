@@ -1,9 +1,10 @@
-"""The devices and cores that a process can see, found without a framework."""
+"""The devices, cores and processors that a process can see, found without a framework; shares of them for ranks."""
 
 import os
 import re
-from collections.abc import Mapping
-from itertools import takewhile
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from unilaunch.errors import EnvironmentMismatchError, PlacementError
@@ -15,6 +16,7 @@ DEVICES = {
     "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci(\d+)")),
 }
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_SYSTEM = Path("/sys/devices/system")
 
 
 def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> dict[str, list[str]]:
@@ -126,9 +128,46 @@ def count_cores() -> int:
     allowed = os.sched_getaffinity(0)
     cores = set()
     for processor in allowed:
-        topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+        topology = _SYSTEM / f"cpu/cpu{processor}/topology"
         try:
             cores.add((topology / "thread_siblings_list").read_text(encoding="ascii"))
         except OSError:
             return len(allowed)
     return len(cores)
+
+
+def split_processors(ranks: int, allowed: Collection[int], system: Path = _SYSTEM) -> list[set[int]]:
+    """Return the processors of each rank; every rank has all of them if there are more ranks than cores.
+
+    Each rank gets whole cores. The cores are taken in the order of their memory nodes (NUMA), so that a rank spans two
+    nodes only where the number of ranks demands it.
+
+    Args:
+        ranks: Number of ranks, 1 or more.
+        allowed: The processors of this process.
+        system: Where the kernel describes the machine.
+    """
+    cores: dict[tuple[int, ...], set[int]] = {}
+    for processor in sorted(allowed):
+        cores.setdefault(_core(processor, system), set()).add(processor)
+    if ranks > len(cores):
+        return [set(allowed)] * ranks
+    ordered = [processors for _, processors in sorted(cores.items())]
+    ends = [len(ordered) * rank // ranks for rank in range(ranks + 1)]
+    return [set().union(*ordered[begin:end]) for begin, end in pairwise(ends)]
+
+
+def _core(processor: int, system: Path) -> tuple[int, ...]:
+    """Return the memory node, the package and the core of a processor; the processor alone if that is unknown."""
+    folder = system / "cpu" / f"cpu{processor}"
+    with suppress(OSError, ValueError):
+        node = next((int(path.name.removeprefix("node")) for path in folder.glob("node[0-9]*")), 0)
+        names = ("physical_package_id", "core_id")
+        return (node, *(int((folder / "topology" / name).read_text(encoding="ascii")) for name in names))
+    return (processor,)
+
+
+def bind(processors: Collection[int]) -> None:
+    """Bind this process to *processors*; it stays where it is if the kernel refuses."""
+    with suppress(OSError):
+        os.sched_setaffinity(0, processors)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.machine.processors import split_processors
+from unilaunch.machine.devices import split_processors
 
 
 def _machine(folder: Path, cores: list[tuple[int, int]]) -> Path:

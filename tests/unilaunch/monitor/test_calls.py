@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.interfaces.calls import END, KEPT, SIZE, CallLog, Operation, read
-from unilaunch.monitor.calls import find_mixed_calls
 from unilaunch.monitor.messages import Progress
+from unilaunch.monitor.monitor import find_mixed_calls
 from unilaunch_graph.purpose import Purpose
 
 
