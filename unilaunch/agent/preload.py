@@ -5,7 +5,6 @@ import importlib
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from unilaunch.interfaces.backend import Backend
 from unilaunch.machine.devices import visible_devices
 from unilaunch.rank.framework_env import THREADS
 from unilaunch.rank.interpreter import uncollected
+from unilaunch.spec.mpi_programs import source_files
 from unilaunch.spec.target import Target, read_target
 from unilaunch.spec.task import Task
 
@@ -119,18 +119,9 @@ def _imported(statement: ast.stmt) -> Iterator[str]:
             raise ValueError("a statement whose effect is unknown")
 
 
-def _files(target: Target) -> Iterator[Path]:
+def _files(target: Target) -> list[Path]:
     """Return the files that Python executes for *target*, in their order."""
     if target.file or target.source:
-        yield from filter(None, [target.file])
-        return
-    path: list[str] | None = [str(Path.cwd()), *sys.path[1:]]
-    parts = target.name.partition(":")[0].split(".")
-    for number in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:number]), path)
-        if not spec or not spec.origin or not spec.origin.endswith(".py"):
-            raise ValueError("a module whose source is unknown")
-        yield Path(spec.origin)
-        path = list(spec.submodule_search_locations or ())
-    if target.kind == "module" and path:
-        yield Path(path[0], "__main__.py")
+        return [target.file] if target.file else []
+    path = [str(Path.cwd()), *sys.path[1:]]
+    return source_files(target.name.partition(":")[0], path, is_main=target.kind == "module")

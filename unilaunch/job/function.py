@@ -22,6 +22,7 @@ from unilaunch.folder.values import SENDABLE, Store, into_files, into_text, pack
 from unilaunch.json_value import JsonValue
 from unilaunch.record import Record
 from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.mpi_programs import imported
 from unilaunch.spec.reading import named_word
 from unilaunch.spec.target import Target
 
@@ -117,8 +118,10 @@ def find_function(function: Callable[..., Any]) -> Found:
         if len(source) > _LARGEST_SOURCE:
             raise SpecError(f"{name}: the cells that it uses have {len(source) / 1e3:.0f} kB: write a module")
         numbers = f"cell{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
+        # A package may be a folder without __init__.py: what is imported from it has a file, and the package has none.
+        loaded = [sys.modules[one] for one in imported(source) if one in sys.modules]
         note = f"{name} is of a notebook: the ranks run what it uses of {numbers}: imports, definitions and constants"
-        return Found(Target("function", f"<{numbers}>:{name}", source), _roots(*_imported(source)), note)
+        return Found(Target("function", f"<{numbers}>:{name}", source), _roots(*loaded), note)
     raise SpecError(f"{name}: its source is in no file: write it into a module, or into a script that calls launch")
 
 
@@ -171,20 +174,6 @@ def _name(function: Callable[..., Any]) -> tuple[str, ModuleType]:
             "of a module or a script (no lambda, partial, bound method or inner function)"
         )
     return name, module
-
-
-def _imported(source: str) -> list[ModuleType]:
-    """Return the modules that the source's import statements load, as this process has them.
-
-    A package may be a folder without __init__.py: what is imported from it has a file, and the package has none.
-    """
-    names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names += [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
-    return [sys.modules[name] for name in names if name in sys.modules]
 
 
 def _roots(*modules: ModuleType) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, one_line, say
 from unilaunch.folder.folder import RESULT, SPEC_FILE, OutputFolder, Use
-from unilaunch.interfaces.agreement import agree, alike, attempt
+from unilaunch.interfaces.agreement import alike, together
 from unilaunch.interfaces.backend import Peers, Placement
 from unilaunch.interfaces.world import LauncherInfo, World, count_world, host_identity
 from unilaunch.json_value import JsonValue
@@ -140,8 +140,8 @@ def _open_output(
     )
     output = OutputFolder(root, world.rank, world.size, run_id, use)
     for step in (output.claim, output.open):
-        _, refused = attempt(step)
-        agree(peers, refused)
+        with together(peers):
+            step()
     return output
 
 

@@ -44,8 +44,8 @@ def find_import(target: Target, packages: frozenset[str], folder: Path | None = 
         folder = target.file.absolute().parent
     path = [str(folder or Path.cwd())]
     if target.source:
-        return _first(_imported(target.source), packages)
-    todo = [target.file] if target.file else _files_of(target.name.partition(":")[0], path)
+        return _first(imported(target.source), packages)
+    todo = [target.file] if target.file else source_files(target.name.partition(":")[0], path)
     seen: set[Path] = set()
     while todo and len(seen) < _MOST_FILES:
         file = todo.pop(0)
@@ -56,7 +56,7 @@ def find_import(target: Target, packages: frozenset[str], folder: Path | None = 
         if package := _first(names, packages):
             return package
         for name in names:
-            todo += _files_of(name, path)
+            todo += source_files(name, path)
     return None
 
 
@@ -66,12 +66,12 @@ def _first(names: Iterator[str] | Sequence[str], packages: frozenset[str]) -> st
 
 def _imported_by(file: Path) -> Iterator[str]:
     try:
-        yield from _imported(file.read_bytes(), file)
+        yield from imported(file.read_bytes(), file)
     except (OSError, SyntaxError, ValueError, RecursionError):  # Python shows the error when it runs the program
         return
 
 
-def _imported(source: str | bytes, file: Path | None = None) -> Iterator[str]:
+def imported(source: str | bytes, file: Path | None = None) -> Iterator[str]:
     """Yield the modules that a source imports; a relative import by its name beside *file*."""
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -87,10 +87,16 @@ def _imported(source: str | bytes, file: Path | None = None) -> Iterator[str]:
                 pass
 
 
-def _files_of(module: str, path: list[str]) -> list[Path]:
-    """Return the source files of a module and of its packages, if the module belongs to the program itself."""
+def source_files(module: str, path: Sequence[str], *, is_main: bool = True) -> list[Path]:
+    """Return the source files of a module and of its packages, in the order in which Python executes them.
+
+    Args:
+        module: The module's name.
+        path: The folders to look in.
+        is_main: Whether the `__main__` of a package belongs to them.
+    """
     files: list[Path] = []
-    search: list[str] | None = path
+    search = list(path)
     parts = module.split(".")
     for number in range(1, len(parts) + 1):
         try:
@@ -104,7 +110,7 @@ def _files_of(module: str, path: list[str]) -> list[Path]:
         search = list(spec.submodule_search_locations or ())
         if not search:
             break
-        if number == len(parts) and (main := Path(search[0], "__main__.py")).is_file():
+        if is_main and number == len(parts) and (main := Path(search[0], "__main__.py")).is_file():
             files.append(main)
     return files
 
