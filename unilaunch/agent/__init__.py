@@ -1,5 +1,5 @@
 """The processes above the ranks of a host: the agent that supervises the ranks, and its guard.
 
-Begin with `agent.py`, and with `rank_process.py` for one rank. `direct.py` starts the agent of a direct start,
+Begin with `agent.py`, and with `rank_process.py` for one rank. `guard.py` starts the agent of a direct start,
 `under_launcher.py` that of a launcher's child.
 """

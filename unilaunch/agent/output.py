@@ -372,12 +372,7 @@ class Output:
         self.clock = _Clock(folder / "times", self.streams)
 
     def show(self, shown: Shown, label: str = "") -> None:
-        """Choose how the consoles show the output from now on; a closed console is not changed.
-
-        Args:
-            shown: How the output is shown.
-            label: The text before each line.
-        """
+        """Choose how the consoles show the output from now on; a closed console is not changed."""
         for display in self._displays:
             display.label = label.encode()
             if display.shown is not Shown.NOTHING:

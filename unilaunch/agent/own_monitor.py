@@ -18,12 +18,7 @@ _LOST_PATIENCE = 3.0
 
 
 class OwnMonitor:
-    """A monitor that runs in an agent.
-
-    Args:
-        rank: Rank 0.
-        how: The message of rank 0 that starts the monitor.
-    """
+    """A monitor that runs in an agent."""
 
     def __init__(self, rank: RankProcess, how: messages.BeMonitor) -> None:
         allow_files(_FILES * how.size)

@@ -29,12 +29,7 @@ _HARMLESS = {*sys.stdlib_module_names, "numpy"}
 
 
 def preload_likely(text: str, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Import what the ranks will most likely need, while `launch` still plans; return as `preload`.
-
-    Args:
-        text: The target, as `launch` got it.
-        environ: The process's environment.
-    """
+    """Import what the ranks will most likely need, while `launch` still plans; return as `preload`."""
     models = plugins.names(plugins.MODELS)
     if text in models:
         return None
@@ -47,10 +42,6 @@ def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]
 
     Every rank imports the framework by itself where a device is visible, since the state of a driver's library may not
     survive a fork, and where a variable makes the import depend on the process. None is returned then.
-
-    Args:
-        task: The task of the ranks.
-        environ: The process's environment.
     """
     backend = task.backends[0] if task.model else _first_backend(task.target, task.backends)
     modules = task.model.modules(backend.name) if task.model and backend else ()
@@ -86,10 +77,6 @@ def first_import(target: Target, frameworks: Collection[str]) -> str | None:
     """Return the framework that a program imports first; None if there is none, or if a statement before may change it.
 
     A docstring, imports of the standard library and of numpy, and plain constants may come before the import.
-
-    Args:
-        target: A script, a module or a function.
-        frameworks: The packages to look for.
     """
     try:
         for file in _files(target):

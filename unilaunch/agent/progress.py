@@ -75,11 +75,7 @@ class ProgressTeller:
 
 
 class Usage:
-    """Records the processor time and the memory of a rank, from /proc; this costs about 0.1 ms a second.
-
-    Args:
-        process: The rank's process number.
-    """
+    """Records the processor time and the memory of a rank, from /proc; this costs about 0.1 ms a second."""
 
     def __init__(self, process: int) -> None:
         self._process = process

@@ -28,9 +28,6 @@ _LARGEST = 1 << 20  # bytes of one rank's stacks from py-spy
 class StackReader:
     """Reads a rank's stacks.
 
-    Args:
-        pipe: The pipe to which the rank writes them.
-
     Attributes:
         due: When the text is complete, in seconds of `time.monotonic`; NEVER if the stacks were not requested.
     """

@@ -193,12 +193,7 @@ class Measured(Record):
 
 
 def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]]) -> Measured:
-    """Return the probes' measurements (`measuring.measure`).
-
-    Args:
-        names: The host of each rank.
-        told: The measurements of each rank.
-    """
+    """Return the probes' measurements (`measuring.measure`)."""
     first = names[min(told)] if told else ""
     pairs = {
         (names[rank], names[int(partner)]): values

@@ -55,13 +55,6 @@ class OutputFolder:
     that no run has made are never moved. First every rank calls `claim`, which moves nothing. When all ranks have
     succeeded, every rank calls `open`. Each rank moves its own folder; rank 0 moves the files, and the folders of ranks
     that this run does not have. So this works with and without a shared file system.
-
-    Args:
-        root: The output folder.
-        rank: The rank that uses this object.
-        size: Number of ranks.
-        run_id: The run.
-        use: How the run uses the folder.
     """
 
     def __init__(self, root: Path, rank: int, size: int, run_id: str, use: Use | None = None) -> None:

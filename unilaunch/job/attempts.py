@@ -73,11 +73,6 @@ def run_attempts(plan: Plan, environ: Mapping[str, str], caller: Caller) -> Laun
     A job is not restarted if the user has ended it, if its input was refused, if it would fail again, or if there is no
     plan for a restart.
 
-    Args:
-        plan: The plan of the first attempt.
-        environ: The process's environment.
-        caller: The process or thread that waits for the job.
-
     Raises:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """

@@ -58,9 +58,6 @@ def leads(spec: LaunchSpec) -> bool:
     """Return whether this is node 0: as --node-rank says, or because --master-addr is an address of this host.
 
     Of two nodes on one host, the first that is there leads.
-
-    Args:
-        spec: What was typed, of several nodes.
     """
     if spec.node_rank is not None:
         return spec.node_rank == 0
@@ -386,12 +383,6 @@ class _StartedOnNodes(Started):
 
 def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: GuardHandle | None) -> int:
     """Be another node than node 0: start the agents that node 0 orders; return the job's exit code.
-
-    Args:
-        plan: The plan of the job, as this node has made it from the same line.
-        environ: The process's environment.
-        signals: The user's signals.
-        guard: As of `DirectAgents`.
 
     Raises:
         UnilaunchError: Node 0 cannot be reached, has another secret, or has gone.

@@ -270,11 +270,6 @@ def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, start
 def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list[str]:
     """Return each rank's host, by rank; "?" for every rank if only mpirun knows it.
 
-    Args:
-        slots: Slots by host, in the order of the hosts.
-        nprocs: Number of ranks.
-        map_by: mpirun's --map-by.
-
     Raises:
         SpecError: A rankfile cannot be read, or has no line for a rank.
     """
@@ -293,12 +288,7 @@ def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list
 
 
 def make_room(hosts: Sequence[Host], nprocs: int) -> tuple[Host, ...]:
-    """Return the hosts with slots for all ranks; missing slots are added to the hosts in turn, up to each maximum.
-
-    Args:
-        hosts: The hosts with their slots.
-        nprocs: Number of ranks.
-    """
+    """Return the hosts with slots for all ranks; missing slots are added to the hosts in turn, up to each maximum."""
     slots = [host.slots or 0 for host in hosts]
     lacking, open_ = nprocs - sum(slots), True
     while lacking > 0 and open_:

@@ -96,11 +96,6 @@ class Started(ABC):
 class StartedMpirun(Started):
     """An mpirun, in a session of its own.
 
-    Args:
-        line: The command line.
-        environ: The environment.
-        shown: Whether `launch` shows the output.
-
     Raises:
         LauncherError: The program cannot be started.
     """
@@ -282,11 +277,7 @@ class DirectAgents:
 
 
 class StartedAgent(Started):
-    """An agent, which runs one attempt.
-
-    Args:
-        guard: The process from which it is forked.
-    """
+    """An agent, which runs one attempt."""
 
     def __init__(self, guard: GuardHandle) -> None:
         self._process, self._connection = guard.process, guard.connection

@@ -121,11 +121,7 @@ def _is_in_foreground() -> bool:
 
 
 class Live:
-    """The live line, and the job's output, which is shown above it.
-
-    Args:
-        shown: Whether there is a live line.
-    """
+    """The live line, and the job's output, which is shown above it."""
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown

@@ -79,12 +79,6 @@ class JobSet(k8s.PodFile):
 def complete(kind: str, task: Task[LaunchSpec], options: k8s.PodSpec, each: int) -> Task[LaunchSpec]:
     """Return the task for pods of which each starts its ranks itself.
 
-    Args:
-        kind: As `--emit` calls the file.
-        task: What the user wants.
-        options: What a pod is made of.
-        each: Ranks of a pod.
-
     Raises:
         SpecError: The ranks cannot be started so.
     """

@@ -84,13 +84,7 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _OTHERS, list("-+._0123
 
 
 def share_cores(task: Task[LaunchSpec], options: PodSpec, ranks: int) -> Task[LaunchSpec]:
-    """Return the task with as many threads as a rank has processors of its pod: a container shows it all of its host's.
-
-    Args:
-        task: What the user wants.
-        options: What a pod is made of.
-        ranks: Ranks of a pod.
-    """
+    """Return the task with as many threads as a rank has processors of its pod: it sees those of the whole host."""
     if options.cpus is None or task.spec.threads is not None:
         return task
     return replace(task, spec=task.spec.model_copy(update={"threads": max(1, options.cpus // ranks)}))

@@ -166,11 +166,6 @@ class Sbatch(JobFile):
 def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: tuple[str, Path] | None) -> None:
     """Raise an error for options that contradict each other.
 
-    Args:
-        spec: What the user wants.
-        options: What the batch job asks Slurm for.
-        checkpoints: The folder of checkpoints that the user has named.
-
     Raises:
         SpecError: They do.
     """

@@ -118,10 +118,6 @@ class Settings(BaseModel):
 class RankRun:
     """What one rank has left in its folder.
 
-    Args:
-        folder: The rank's folder.
-        run: The run that it belongs to.
-
     Attributes:
         rank: Its number.
 
@@ -223,9 +219,6 @@ class RankRun:
 
 class Run:
     """What a run has left in its output folder.
-
-    Args:
-        folder: The output folder.
 
     Raises:
         InputError: It is not an output folder, or a file cannot be read; every attribute raises it that needs the file.

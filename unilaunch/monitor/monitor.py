@@ -225,9 +225,6 @@ def find_mixed_calls(seen: Mapping[int, messages.Progress]) -> str:
     """Return in one line who is in which collective, where calls with the same number differ; "" if none do.
 
     The ranks' newest calls become known at different times: only numbers that are known of several ranks count.
-
-    Args:
-        seen: The newest progress of each rank.
     """
     first: dict[int, tuple[int, int]] = {}  # of each call: its kind, and a rank that has made it
     for rank, progress in sorted(seen.items()):

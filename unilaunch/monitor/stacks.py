@@ -31,11 +31,7 @@ _SHOWN = 4  # frames
 
 
 def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
-    """Return groups of ranks at the same place, the larger groups first: "ranks", "where", and one whole "stack".
-
-    Args:
-        stacks: Each rank's stack, by rank.
-    """
+    """Return groups of ranks at the same place, the larger groups first: "ranks", "where", and one whole "stack"."""
     groups: dict[str, dict[str, Any]] = {}
     for rank, stack in sorted(stacks.items()):
         where = describe(stack.text, stack.facts)

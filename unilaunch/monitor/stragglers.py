@@ -57,13 +57,7 @@ class Stragglers:
         self._suspect: Straggler | None = None
 
     def look(self, paces: Mapping[int, Progress], hosts: Mapping[int, str], now: float) -> Straggler | None:
-        """Compare the ranks if a window is over; return a straggler when it is first found, None otherwise.
-
-        Args:
-            paces: The newest progress message of each working rank, by rank.
-            hosts: Where each rank runs.
-            now: Seconds of `time.monotonic`.
-        """
+        """Compare the ranks if a window is over; return a straggler when it is first found, None otherwise."""
         before = self._before
         if paces.keys() != before.keys() or any(one.steps < before[rank].steps for rank, one in paces.items()):
             self._begin(paces, now)

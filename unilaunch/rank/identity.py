@@ -236,13 +236,7 @@ def compare_programs(programs: Sequence[Sequence[str]]) -> str:
 
 
 def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValue:
-    """Return the facts of this rank about its host, as JSON.
-
-    Args:
-        environ: The process's environment.
-        run_id: The run.
-        monitor: Where the agents must connect; see `tell_facts`.
-    """
+    """Return the facts of this rank about its host, as JSON."""
     facts = Facts(
         name=socket.gethostname(),
         host=host_identity(),

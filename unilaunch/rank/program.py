@@ -150,10 +150,6 @@ def keep_value(value: Any, name: str, folder: Path) -> JsonValue:
 def check_value(value: object, name: str) -> None:
     """Raise an error if the value of a function or a model cannot be sent back.
 
-    Args:
-        value: The returned value.
-        name: The name of the function or of the model.
-
     Raises:
         SpecError: The value cannot be written as JSON (nor can NaN), or it is too large.
     """

@@ -439,10 +439,6 @@ class PmixBoard(StoreBoard):
     after a client in another process MPI_Init sometimes fails (5.0.11).
 
     API: the PMIx Standard 3.1, chapters 4 and 5.
-
-    Args:
-        info: The launcher info.
-        library: libpmix.
     """
 
     advice = "at the addresses that mpirun's store gives: can the hosts of the job reach each other?"

@@ -245,9 +245,6 @@ class _Arrivals:
     """Rank 0 notes at which address of this host each token arrives, while it tries the addresses itself.
 
     Some kernels keep only 128 connections that are not accepted yet; the next one must call again after a second.
-
-    Args:
-        listener: The socket.
     """
 
     def __init__(self, listener: socket.socket) -> None:

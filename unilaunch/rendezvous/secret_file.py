@@ -21,12 +21,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PrivateFile:
-    """A small text that processes of this user share.
-
-    Args:
-        folder: See `find_folder`.
-        name: The file's name.
-    """
+    """A small text that processes of this user share."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -74,10 +69,6 @@ class PrivateFile:
 
 def find_folder(environ: Mapping[str, str], *, one_host: bool) -> Path:
     """Return the folder for such files; make it if it does not exist.
-
-    Args:
-        environ: The process's environment.
-        one_host: Whether all ranks are on this host.
 
     Raises:
         EnvironmentMismatchError: There is no folder in which only this user can write.

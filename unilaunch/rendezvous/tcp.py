@@ -53,11 +53,6 @@ _PAIR = 2
 def join(info: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
     """Connect the ranks and return the peers.
 
-    Args:
-        info: The launcher info.
-        patience: Seconds to wait for the other ranks.
-        board: Where they find rank 0.
-
     Raises:
         RendezvousError: Some ranks did not connect in time.
     """

@@ -74,10 +74,6 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
     """Return the hosts that *text* names, each once, in order; if a host is named again, its slots are added.
 
-    Args:
-        text: The text of a hostfile.
-        source: Its name, for messages.
-
     Raises:
         HostfileError: The text is not valid; the message names line and column.
     """

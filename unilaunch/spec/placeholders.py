@@ -36,10 +36,6 @@ def placeholder_values(environ: Mapping[str, str], job: str) -> dict[str, str]:
 def replace_placeholders(folder: Path, values: Mapping[str, str]) -> Path:
     """Return the folder of a job.
 
-    Args:
-        folder: The folder as the user named it.
-        values: The value of each placeholder.
-
     Raises:
         SpecError: The name contains `{array}`, and the job is not in an array.
     """

@@ -99,10 +99,6 @@ def encode_task(task: "Task[LaunchSpec]") -> str:
 def decode_task(text: str, args: Sequence[str]) -> "Task[RunSpec]":
     """Return the task of this rank.
 
-    Args:
-        text: The text from `encode_task`.
-        args: The program's arguments.
-
     Raises:
         SpecError: The text comes from another version of unilaunch, or the script does not exist here.
         PluginError: The model or the backend is not installed here.
