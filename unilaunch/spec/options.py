@@ -508,30 +508,13 @@ def _refuse_python(line: Line, at: int) -> None:
     """Raise an error if the program's word is an interpreter, which users of mpirun type before the program."""
     word = line.words[at]
     if _PYTHON.fullmatch(word):
-        variables, program = _without_options(line.words[at + 1 :])
-        before = [each for each in line.words[:at] if each != "--"]
-        shown = shlex.join([*variables, "unilaunch", line.command, *before, *program])
-        raise SpecError(f"{word}: unilaunch starts Python itself: type {shown}")
-
-
-def _without_options(words: Sequence[str]) -> tuple[list[str], Sequence[str]]:
-    """Return the variables that stand for an interpreter's options, and the words that follow these options."""
-    variables: list[str] = []
-    for at, word in enumerate(words):
-        before = words[at - 1] if at else ""
-        name, value = (before, word) if before in {"-X", "-W"} else (word[:2], word[2:])
-        if not (before in {"-X", "-W"} or word.startswith("-")) or name == "-m":
-            return variables, words[at:]
-        match name, value:
-            case "-X", "dev":
-                variables.append("PYTHONDEVMODE=1")
-            case "-W", str(value) if value:
-                variables.append(f"PYTHONWARNINGS={value}")
-            case "-O", _:
-                variables.append(f"PYTHONOPTIMIZE={len(word) - 1}")
-            case _:
-                pass
-    return variables, ()
+        before, program = [each for each in line.words[:at] if each != "--"], list(line.words[at + 1 :])
+        while program and program[0].startswith("-") and program[0] != "-m":  # an option of Python's
+            del program[: 2 if program[0] in {"-X", "-W"} else 1]
+        shown = shlex.join(["unilaunch", line.command, *before, *program])
+        raise SpecError(
+            f"{word}: unilaunch starts Python itself: type {shown}; its own options are variables, as PYTHONDEVMODE=1"
+        )
 
 
 def _by_field(command: str, own: Sequence[Typed], parser: Parser) -> dict[str, Any]:
