@@ -87,18 +87,18 @@ def serve(words: Sequence[str], read_task: ReadTask, be_rank: BeRank) -> int:
 
 def _import_once(connection: socket.socket, target: str, read_task: ReadTask) -> Mapping[str, str]:
     """Import what the ranks need; return the variables that the import has set, or begin again without it."""
-    guessed = told = None
+    guessed = planned = None
     with suppress(Exception):  # the ranks meet the same error, and show it
         guessed = preload_likely(target, dict(os.environ))  # noqa: TID251  (of this process, which imports)
     if request := _receive(connection):
         os.environ.clear()  # noqa: TID251  (this process imports for ranks that have that environment)
         os.environ.update(request["environ"])  # noqa: TID251
         with suppress(Exception):
-            told = preload(read_task(request["environ"]), request["environ"])
-        is_guess_wrong = guessed is not None and told is None
+            planned = preload(read_task(request["environ"]), request["environ"])
+        is_guess_wrong = guessed is not None and planned is None
         if is_guess_wrong or len(list(Path("/proc/self/task").iterdir())) > 1 or children():
             _begin_again(connection)  # a fork would not copy all of the state, or copy what ranks do not need
-    return {**(guessed or {}), **(told or {})}
+    return {**(guessed or {}), **(planned or {})}
 
 
 def _start_ranks(request: Mapping[str, Any], parent: int, variables: Mapping[str, str], be_rank: BeRank) -> int:

@@ -37,13 +37,13 @@ class ProgressTeller:
 
     def __init__(self, pid: int, page: StatusPage, output: Output, tell: Callable[[Progress], None]) -> None:
         self.pid, self.page, self.output, self.tell = pid, page, output, tell
-        self.looked_at = self.seen_at = self.told_at = 0.0
+        self.looked_at = self.seen_at = self.sent_at = 0.0
         self.written = 0  # bytes that the rank had written when it last was in no wait for others
         self.seen: object = None  # the newest state
-        self.told: object = None  # the newest progress that was sent
-        self.told_pace: object = None
-        self.told_phase: object = None
-        self.told_calls = 0
+        self.sent: object = None  # the newest progress that was sent
+        self.sent_pace: object = None
+        self.sent_phase: object = None
+        self.sent_calls = 0
 
     @property
     def doing(self) -> dict[str, JsonValue]:
@@ -62,12 +62,12 @@ class ProgressTeller:
         current, phase = (count, self.written, waits), facts.get("phase")
         if (current, pace.steps, calls) != self.seen:
             self.seen_at, self.seen = now, (current, pace.steps, calls)
-        changed = 0.0 if phase != self.told_phase else _TELL  # if this agent is killed, the newest phase is known
-        has_moved = (pace, calls) != (self.told_pace, self.told_calls)
-        pause = changed if current != self.told else _TELL_PACE if has_moved else _TELL_MEMORY
-        if now - self.told_at >= pause or (last and (has_moved or current != self.told)):
-            self.told_at, self.told, self.told_pace, self.told_phase = now, current, pace, phase
-            self.told_calls = calls
+        changed = 0.0 if phase != self.sent_phase else _TELL  # if this agent is killed, the newest phase is known
+        has_moved = (pace, calls) != (self.sent_pace, self.sent_calls)
+        pause = changed if current != self.sent else _TELL_PACE if has_moved else _TELL_MEMORY
+        if now - self.sent_at >= pause or (last and (has_moved or current != self.sent)):
+            self.sent_at, self.sent, self.sent_pace, self.sent_phase = now, current, pace, phase
+            self.sent_calls = calls
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)

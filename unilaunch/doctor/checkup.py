@@ -203,7 +203,7 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
 
 
 def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str]) -> _Answer:
-    told, of_rank = _told(inbox), _host_of_each(inbox, hosts)
+    answers, of_rank = _answers(inbox), _host_of_each(inbox, hosts)
     ranks = {name: rank for rank, name in of_rank.items()}
     visits, findings = [], []
     for host in hosts:
@@ -211,7 +211,7 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
             visits.append(HostFacts(host.name, host.slots, {}))
             continue
         rank = ranks[host.name]
-        facts = told[rank]["facts"]
+        facts = answers[rank]["facts"]
         skew = float(facts["time"]) - arrived.get(rank, float(facts["time"]))
         visits.append(HostFacts(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
     silent = tuple(visit.host for visit in visits if not visit.facts)
@@ -219,32 +219,33 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
         first = "; ".join(said[:3]) or "mpirun says nothing"
         findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}", hosts=silent))
     refused = [
-        Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in told.values() if "refused" in one)
+        Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in answers.values() if "refused" in one)
     ]
     findings += refused or unconnected(
         [
             (of_rank[rank], of_rank[other])
             for rank in of_rank
-            for other in told[rank].get("unreached", ())
+            for other in answers[rank].get("unreached", ())
             if other in of_rank
         ]
     )
-    met = {of_rank[rank]: told[rank]["meeting"] for rank in of_rank if "meeting" in told[rank]}
+    met = {of_rank[rank]: answers[rank]["meeting"] for rank in of_rank if "meeting" in answers[rank]}
     libraries = {host: meeting["library"] for host, meeting in met.items()}
     findings += differing(libraries, "as its MPI", "install one version, or set MPI4PY_LIBMPI")
     measured = None
-    if told and len(hosts) == len(of_rank) == len(told) and all("measured" in answer for answer in told.values()):
-        measured = read_measured(of_rank, {rank: answer["measured"] for rank, answer in told.items()})
+    is_whole = bool(answers) and len(hosts) == len(of_rank) == len(answers)
+    if is_whole and all("measured" in answer for answer in answers.values()):
+        measured = read_measured(of_rank, {rank: answer["measured"] for rank, answer in answers.items()})
     return _Answer(visits, findings, _summary(visits, list(met.values())), measured)
 
 
-def _told(inbox: Inbox) -> dict[int, Any]:
+def _answers(inbox: Inbox) -> dict[int, Any]:
     return {rank: seen.result for rank, seen in sorted(inbox.ranks.items()) if seen.result}
 
 
 def _host_of_each(inbox: Inbox, hosts: Sequence[Host]) -> dict[int, str]:
     """Return the host of each rank that has answered: the one whose name the rank's host gives itself, or by order."""
-    own = {rank: inbox.ranks[rank].host for rank in _told(inbox)}
+    own = {rank: inbox.ranks[rank].host for rank in _answers(inbox)}
     names, is_whole = [host.name for host in hosts], len(own) == len(hosts)
     alone = Counter(own.values())
     found = {rank: name for rank, name in own.items() if name in names and alone[name] == 1}
@@ -256,14 +257,14 @@ def _host_of_each(inbox: Inbox, hosts: Sequence[Host]) -> dict[int, str]:
 
 def _why_unfinished(inbox: Inbox, hosts: Sequence[Host], seconds: float) -> Finding:
     """Return why mpirun had to be ended after *seconds*: what the ranks had not done yet."""
-    told, of_rank = _told(inbox), _host_of_each(inbox, hosts)
-    if not all("meeting" in answer for answer in told.values()):
+    answers, of_rank = _answers(inbox), _host_of_each(inbox, hosts)
+    if not all("meeting" in answer for answer in answers.values()):
         return Finding(
             f"the ranks did not find each other within {seconds:.0f} s through MPI: name the network between them: "
             "--mca btl_tcp_if_include NETWORK/BITS"
         )
-    slow = tuple(of_rank[rank] for rank in of_rank if not told[rank].get("measures_links"))
-    if slow and len(slow) < len(told):
+    slow = tuple(of_rank[rank] for rank in of_rank if not answers[rank].get("measures_links"))
+    if slow and len(slow) < len(answers):
         return Finding(
             f"{', '.join(slow)}: the measurement did not end within {seconds:.0f} s: look at the disk there", hosts=slow
         )

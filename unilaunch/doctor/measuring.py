@@ -52,10 +52,10 @@ def measure(peers: Peers, rank: int, size: int, machine: str, note: Callable[[],
     """
     machines = peers.share(machine)
     turn = machines[:rank].count(machine)
-    told: dict[str, JsonValue] = {}
+    figures: dict[str, JsonValue] = {}
     for one in range(max(machines.count(name) for name in machines)):
         if one == turn:
-            told = {"product": _product(), "memory": _copy(), "disk": _write()}
+            figures = {"product": _product(), "memory": _copy(), "disk": _write()}
             note()
         peers.share(None)
     if size > 1:
@@ -65,8 +65,8 @@ def measure(peers: Peers, rank: int, size: int, machine: str, note: Callable[[],
             found = _Pair(collectives, size, rank, partner).measure()
             if rank < partner:
                 pairs[str(partner)] = list(found)
-        told["pairs"] = pairs
-    return told
+        figures["pairs"] = pairs
+    return figures
 
 
 def partners(rank: int, size: int) -> list[int]:

@@ -44,8 +44,8 @@ def main() -> int:
 def _tell(status: Status, environ: Mapping[str, str]) -> int:
     found = launchers.detect(environ)
     status.send(Named(found.rank, socket.gethostname()))
-    told: dict[str, JsonValue] = {}
-    note = partial(_note, status, told)
+    message: dict[str, JsonValue] = {}
+    note = partial(_note, status, message)
     # The rank may hang while it connects to the others; until then it has not reached rank 0.
     note(facts=facts(environ, *map(Path, sys.argv[1:3])), unreached=[0] if found.rank else [])
     try:
@@ -55,13 +55,13 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
                 note(measured=_measure(found, peers, partial(note, measures_links=True)))
     except UnilaunchError as error:
         note(refused=str(error))
-    return int("refused" in told)
+    return int("refused" in message)
 
 
-def _note(status: Status, told: dict[str, JsonValue], **news: JsonValue) -> None:
+def _note(status: Status, message: dict[str, JsonValue], **news: JsonValue) -> None:
     """Tell the doctor something more."""
-    told.update(news)
-    status.send(Returned(result=told))
+    message.update(news)
+    status.send(Returned(result=message))
 
 
 def facts(environ: Mapping[str, str], token: Path, output_dir: Path) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class LauncherInfo(Record):
     @property
     def one_host(self) -> bool:
         """Whether all ranks are known to be on this host: from the launcher, or by rank 0's loopback address."""
-        told = self.single_host or self.local_size == self.size
-        return told or (bool(self.rank_0_hosts) and all(map(is_loopback, self.rank_0_hosts)))
+        is_known = self.single_host or self.local_size == self.size
+        return is_known or (bool(self.rank_0_hosts) and all(map(is_loopback, self.rank_0_hosts)))
 
 
 class World(Record):

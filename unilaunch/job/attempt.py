@@ -110,9 +110,9 @@ def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: Di
         environ = {**request.environ, MONITOR: where, SPEC: encode_task(task)}
         if isinstance(plan.starter, Mpirun):
             inbox.input = caller.stdin
-            told = {WINDOWS: json.dumps(windows)} if any(windows) else {}
-            line = plan.starter.start_line(request, (MONITOR, SPEC, *told), session)
-            started: Started = StartedMpirun(line, environ | told, shown=live.shown)
+            sizes = {WINDOWS: json.dumps(windows)} if any(windows) else {}
+            line = plan.starter.start_line(request, (MONITOR, SPEC, *sizes), session)
+            started: Started = StartedMpirun(line, environ | sizes, shown=live.shown)
         else:
             started = agents.start(request, environ, Console(caller.stdin, live.shown, windows))
         returncode = _run(started, inspection, UserStop(monitor, signals, spec.grace, live), live)

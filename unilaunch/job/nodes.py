@@ -266,14 +266,14 @@ class Leader(DirectAgents):
             RendezvousError: One has not come in time, or the user has stopped the job.
         """
         timeout = self.plan.task.spec.timeout
-        until, told, refused = time.monotonic() + timeout, False, set[str]()
+        until, is_said, refused = time.monotonic() + timeout, False, set[str]()
         while self._missing or not all(line.joined for line in self.nodes.values()):
             if self.signals.number:
                 raise LauncherError("interrupted")
             if time.monotonic() > until:
                 raise RendezvousError(self._who_is_missing(timeout))
-            if self._missing and not told:
-                told = True
+            if self._missing and not is_said:
+                is_said = True
                 say(f"node 0 waits at {self._where} for {_named(self._missing)}")
             self.look(_TICK)
             for address in self._acceptor.refused - refused:
@@ -401,12 +401,12 @@ class _Follower:
     def __init__(self, plan: Plan, secret: bytes, line: _Line, agents: DirectAgents, signals: UserSignals) -> None:
         self.plan, self.secret, self.line, self.agents, self.signals = plan, secret, line, agents, signals
         self.started: Started | None = None
-        self.told, self.passed_on = False, 0
+        self.exit_sent, self.passed_on = False, 0
 
     def run(self) -> int:
         while True:
             ready = [self.line.connection.fileno()]
-            if self.started and not self.told and (end := self.started.end_descriptor()) >= 0:
+            if self.started and not self.exit_sent and (end := self.started.end_descriptor()) >= 0:
                 ready.append(end)
             select.select(ready, [], [], _TICK)
             for descriptor in ready[1:]:
@@ -414,8 +414,8 @@ class _Follower:
             code = self._obey()
             if code is not None:
                 return code
-            if self.started and not self.told and (ended := self.started.poll()) is not None:
-                self.told = True
+            if self.started and not self.exit_sent and (ended := self.started.poll()) is not None:
+                self.exit_sent = True
                 self.line.send(messages.Exited(ended))
             if self.passed_on < bool(self.signals.number) + self.signals.again:
                 self.passed_on += 1
@@ -431,7 +431,7 @@ class _Follower:
         for order in orders:
             match order:
                 case messages.Begin():
-                    self.started, self.told = self._begin(order), False
+                    self.started, self.exit_sent = self._begin(order), False
                 case messages.PassSignal(number) if self.started:
                     (self.started.kill if number == signal.SIGKILL else self.started.terminate)()
                 case messages.Leave(code):
@@ -455,8 +455,8 @@ class _Follower:
         peer = addresses.plain(self.line.connection.getpeername()[0])
         places = begin.addresses if addresses.is_loopback(peer) else dict.fromkeys([peer, *begin.addresses])
         key = _derive(self.secret, begin.nonce)
-        told = {name: str(begin.variables[name]) for name in _TOLD if name in begin.variables}
-        environ = ranks_environment(self.plan, {**self.plan.request.started().environ, **told})
+        variables = {name: str(begin.variables[name]) for name in _TOLD if name in begin.variables}
+        environ = ranks_environment(self.plan, {**self.plan.request.started().environ, **variables})
         environ[MONITOR] = write_where(places, begin.port, key, begin.host_timeout)
         ranks = len(self.plan.rows) // self.plan.task.spec.nnodes
         share = Share(begin.first, ranks, begin.size, begin.run)

@@ -78,9 +78,9 @@ class Launcher(ABC):
         title = title or self.title
         rank, size, *local = read_numbers(environ, title, names)
         local_rank, local_size = [*local, None, None][:2]
-        told: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
-        told["rank_0_hosts"] = tuple(filter(None, more.get("rank_0_hosts", ())))
-        return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **told)
+        fields: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
+        fields["rank_0_hosts"] = tuple(filter(None, more.get("rank_0_hosts", ())))
+        return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **fields)
 
     def is_protocol_only(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002  (most have a protocol of their own)
         """Whether these variables may be another launcher's, which speaks with its ranks in the same way."""

@@ -39,9 +39,9 @@ class Pet(Launcher):
         if any(name in environ for name in _STARTED):
             return None
         if environ.get(PER_NODE, "1") != "1" or not is_number(environ[NODES]):
-            told = ", ".join(f"{name}={value}" for name, value in evidence(environ, NODES, PER_NODE).items())
+            said = ", ".join(f"{name}={value}" for name, value in evidence(environ, NODES, PER_NODE).items())
             raise EnvironmentMismatchError(
-                f"{told}: torchrun starts that many ranks in this pod, and run is one rank: type torchrun -m unilaunch "
+                f"{said}: torchrun starts that many ranks in this pod, and run is one rank: type torchrun -m unilaunch "
                 "run with the same words behind it"
             )
         return self.describe(

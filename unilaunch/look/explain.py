@@ -93,8 +93,8 @@ def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
     yield f"  cores    {len(cores)}: {','.join(map(str, cores))}"
     for kind, names in visible_devices(environ).items():
         mask = DEVICES[kind][0]
-        told = f" ({mask}={environ[mask]})" if mask in environ else ""
-        yield f"  {kind:8} {','.join(names) or 'none'}{told}"
+        chosen = f" ({mask}={environ[mask]})" if mask in environ else ""
+        yield f"  {kind:8} {','.join(names) or 'none'}{chosen}"
     yield from (f"           {line}" for line in absent_devices(environ))
 
 

@@ -39,8 +39,8 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
         master: The user's --master-addr and --master-port, which win too; where they are not given, what is exported.
     """
     left_over = set_by_launchers(exported, but=world.launcher)
-    told = None if threads else exported_threads(exported, left_over)
-    wanted = dict.fromkeys(THREADS, str(told or placement.threads))
+    kept_threads = None if threads else exported_threads(exported, left_over)
+    wanted = dict.fromkeys(THREADS, str(kept_threads or placement.threads))
     if rendezvous:
         wanted |= dict(zip(_MASTER, (rendezvous.address, str(rendezvous.port)), strict=True))
     if rendezvous and program:
@@ -62,5 +62,5 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
 
 def exported_threads(environ: Mapping[str, str], left_out: Collection[str]) -> int | None:
     """Return the threads in OMP_NUM_THREADS; None if it has no number, or is one of the variables *left_out*."""
-    told = environ.get(_OMP, "").partition(",")[0].strip()  # of "4,2" the first: the others are for nested threads
-    return int(told) or None if is_number(told) and _OMP not in left_out else None
+    first = environ.get(_OMP, "").partition(",")[0].strip()  # of "4,2" the first: the others are for nested threads
+    return int(first) or None if is_number(first) and _OMP not in left_out else None

@@ -187,10 +187,10 @@ def tell_facts(
     Raises:
         RefusedTogetherError: Two ranks have different tasks, or different versions of unilaunch.
     """
-    told = task.spec.to_json() | (task.options.to_json() if task.options else {})
-    del told["args"]  # `mpirun bash -c 'run t.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK'`
+    fields = task.spec.to_json() | (task.options.to_json() if task.options else {})
+    del fields["args"]  # `mpirun bash -c 'run t.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK'`
     # Rank 0 sends the answers of all ranks to all ranks: a digest in place of arguments that may be large.
-    digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    digest = sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     facts = own_facts(environ, found.run_id, monitor)
     answers = peers.share({"facts": facts, "told": digest, "program": _own_program()})
     ranks = cast("list[dict[str, JsonValue]]", answers)
@@ -198,9 +198,9 @@ def tell_facts(
     if difference and found.rank == 0:
         say(difference)
     if any(answer["told"] != ranks[0]["told"] for answer in ranks):
-        all_told = cast("list[dict[str, JsonValue]]", peers.share(told))
-        for rank, other in enumerate(all_told):
-            _compare(rank, other, all_told[0])
+        all_fields = cast("list[dict[str, JsonValue]]", peers.share(fields))
+        for rank, other in enumerate(all_fields):
+            _compare(rank, other, all_fields[0])
     return [cast("Facts", answer["facts"]) for answer in ranks]
 
 
@@ -252,14 +252,14 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
     return cast("JsonValue", dict(facts))
 
 
-def _compare(rank: int, told: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> None:
+def _compare(rank: int, fields: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> None:
     def shown(values: Mapping[str, JsonValue]) -> JsonValue:
         return cast("JsonValue", redact_fields({field: values.get(field)})[field])
 
-    for field in {**first, **told}:
-        if told.get(field) != first.get(field):
+    for field in {**first, **fields}:
+        if fields.get(field) != first.get(field):
             raise RefusedTogetherError(
-                f"rank 0 has {field}={shown(first)!r} and rank {rank} {field}={shown(told)!r}: "
+                f"rank 0 has {field}={shown(first)!r} and rank {rank} {field}={shown(fields)!r}: "
                 "start all ranks with the same options and the same UNILAUNCH_ variables",
                 exit_code=2,
             )

@@ -76,5 +76,5 @@ def is_of_a_service(name: str, value: str) -> bool:
 
 def attempt_of(environ: Mapping[str, str]) -> int:
     """Return how often `launch` has started this job before."""
-    told = environ.get(RESTARTS, "")
-    return int(told) if MONITOR in environ and told.isdecimal() else 0
+    restarts = environ.get(RESTARTS, "")
+    return int(restarts) if MONITOR in environ and restarts.isdecimal() else 0
