@@ -138,7 +138,7 @@ def _prepare(
 
 
 def _of_the_machine(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what a machine or a container says once, in a variable, for all starts: root's leave, the data folder."""
+    """Return the variables that a machine sets once for all starts: whether root may start, and the data folder."""
     of_model = plugins.models()[target.name].spec.model_fields if target.kind == "model" else {}
     fields = ["allow_run_as_root", *({"data_dir"} & set(of_model))]
     return {field: said for field in fields if (said := environ.get(variable_of(field, environ)))}

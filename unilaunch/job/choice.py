@@ -195,7 +195,7 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
 
 
 def as_of_a_shell(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with what a service may not have: Open MPI 4 needs a PATH to start, Open MPI 5 a HOME."""
+    """Return the environment with PATH and HOME, which a service may lack: Open MPI 4 needs the one, 5 the other."""
     whole = {"PATH": os.defpath, **environ}
     with suppress(RuntimeError):  # this user has no home
         whole = {"HOME": str(Path("~").expanduser()), **whole}

@@ -20,7 +20,7 @@ SETTLE = 0.3
 #: The same, while all reports are consequences of another failure: the cause may not have arrived yet. On several hosts
 #: the cause may be a lost host: within these seconds it shows that the host does not answer.
 DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
-#: The same, while all ranks are known to fail in the same way: each says so, and ends by itself.
+#: The same, while all ranks are known to fail in the same way: each rank reports its failure, and ends by itself.
 TOGETHER = 10.0
 #: Seconds for a rank to connect.
 UNHEARD = 10.0

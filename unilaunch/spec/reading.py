@@ -175,7 +175,7 @@ def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
 
 
 def _without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a source without its hosts, if a stronger one names hosts: in a list or a file, that is one option."""
+    """Return a source without its hosts, if a stronger one names hosts: --hosts and --hostfile count as one option."""
     named = any(_HOSTS & set(one) for one in stronger)
     return {field: value for field, value in weaker.items() if not (named and field in _HOSTS)}
 
