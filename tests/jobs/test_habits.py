@@ -31,6 +31,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("launch train.py -n 2 -- --lr 0.1", {**LR, "nprocs": 2}),
     ("launch -n 2 -- train.py --lr 0.1", {**LR, "nprocs": 2}),
     ("launch -n 2 train.py --seed 3 --help", {**TWO, "seed": 0, "args": ("--seed", "3", "--help")}),
+    ("launch --nproc-per-node 2 train.py --emit sbatch", {**TWO, "args": ("--emit", "sbatch")}),
     ("launch -n 2 -m train --lr 0.1 -n 4", {"nprocs": 2, "target": "-m train", "args": ("--lr", "0.1", "-n", "4")}),
     ("launch -n 2 train:main lr=0.1", {"nprocs": 2, "target": "train:main", "args": ("lr=0.1",)}),
     ("launch gcn -n 2 --epochs 3", {"nprocs": 2, "target": "gcn", "epochs": 3}),

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
@@ -174,7 +174,9 @@ def _add_launch(parser: Parser) -> None:
 
 def job_file_of(words: Sequence[str]) -> tuple[str, Any]:
     """Return the kind that `--emit` names, and its job file; None if there is none. No other job file is imported."""
-    following = pairwise([*words, ""])
+    marked = "--" in words  # else what follows a program is its own
+    front = takewhile(lambda word: word != "--" if marked else word != "-m" and not word.endswith(".py"), words)
+    following = pairwise([*front, ""])
     named = (second if first == "--emit" else first.partition("=")[2] for first, second in following
              if first == "--emit" or first.startswith("--emit="))  # fmt: skip
     kind = next(named, "")
