@@ -154,7 +154,7 @@ def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch:
     (["-x", "=3", "train.py"], "-x: must be a variable, NAME or NAME=VALUE, not '=3'"),
     (["--mca", "btl=self", "x", "train.py"], "--mca: must be the parameter's name and its value, as two words: --mca"),
     (["--observe", "otlp=collector", "train.py"], "--observe otlp=collector: must be an address, such as http://HOST"),
-    (["--otlp", "http://host:port", "train.py"], "--observe otlp=http://host:port: must be an address, such as http://"),
+    (["--observe", "otlp=http://host:port", "train.py"], "--observe otlp=http://host:port: must be an address"),
     (["--observe", "curves", "train.py"], "--observe: must be an observer's name, and where: tensorboard=FOLDER"),
     (["--observe", "wandb=x", "train.py"], "no observer 'wandb'; installed: mlflow, otlp, tensorboard"),
     (["--dataset", f"/{'a' * 300}.py", "--seed", "x"], "--seed: must be a whole number, not 'x'"),
