@@ -32,7 +32,6 @@ from faults.faults import (  # noqa: E402
     run_cell,
 )
 
-
 #: The faults by what breaks: the rows of the table.
 BREAKS = {
     "a rank ends": (
