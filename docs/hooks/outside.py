@@ -56,8 +56,6 @@ def _on_site(target: str, source: str, here: str) -> str:
         return f"{_relative(PAGES[folder], here)}#{_anchor(name)}"
     if path in PAGES:
         return _relative(PAGES[path], here)
-    if path == "docs":
-        return _relative("tasks.md", here)
     return _relative(path.removeprefix("docs/"), here) if path.startswith("docs/") else target
 
 

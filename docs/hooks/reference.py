@@ -1,7 +1,11 @@
-"""mkdocs hook: writes the reference of commands, options and public names from the specs and `__all__`."""
+"""mkdocs hook: writes the reference of commands, options and public names from the specs and `__all__`.
+
+It also puts what the code lists in place of a mark `<!-- made: NAME -->` on a page.
+"""
 
 import argparse
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +15,7 @@ from mkdocs.structure.files import File, Files
 
 import unilaunch
 from unilaunch.interfaces import plugins
+from unilaunch.machine.variables import STAYING
 from unilaunch.spec.help import EXAMPLES, STARTS
 from unilaunch.spec.options import CORE, HELP, Parser, Switch, make_parser, model_options
 
@@ -51,6 +56,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, lines in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content="\n".join(lines)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Return the page with its marks replaced."""
+    return _MARK.sub(lambda mark: "\n".join(_MADE[mark[1]]()), markdown)
+
+
+def _staying() -> Iterator[str]:
+    """Give the table of the variables that stay on their host."""
+    yield from ("| variables | names |", "|---|---|")
+    for why, names in STAYING.items():
+        yield f"| {why} | {', '.join(f'`{name}`' for name in names)} |"
+
+
+#: What stands in place of a mark.
+_MADE = {"staying": _staying}
+_MARK = re.compile(r"<!-- made: (\w+) -->")
 
 
 def _commands() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The right-hand column of docs/coming-from.md: every command in it runs."""
+"""The right-hand columns of the tables in docs/start/: every command in them runs."""
 
 import os
 import re
@@ -13,15 +13,17 @@ from jobs.mpirun import BACKEND, NUMPY, finish
 
 ROOT = Path(__file__).parents[2]
 MNIST = ROOT.parent / "shared" / "datasets" / "mnist"
+PAGES = ("start/torchrun.md", "start/mindspore.md", "start/jittor.md")
 STARTS = ("unilaunch ", "mpirun ", "torchrun ")
 #: What the scripts are here: the tutorials' own run in test_programs.py, and in test_launch_on_hosts.py from `launch`.
 LOOK = "import os, sys\nassert int(os.environ['RANK']) < int(os.environ['WORLD_SIZE']) == 2, sys.argv\n"
 READ = LOOK + "open(os.path.join(os.environ['DATA_PATH'], 'train-images-idx3-ubyte')).close()\n"
 
 
-def _commands() -> list[str]:
+def commands() -> list[str]:
     """Return the commands on the pages, each once."""
-    rows = (line.split(" | ") for line in (ROOT / "docs" / "coming-from.md").read_text().splitlines() if "|" in line)
+    lines = [line for page in PAGES for line in (ROOT / "docs" / page).read_text().splitlines()]
+    rows = (line.split(" | ") for line in lines if "|" in line)
     ours = [code for row in rows for code in re.findall(r"`([^`]+)`", row[-1]) if code.startswith(STARTS)]
     return list(dict.fromkeys(ours))
 
@@ -48,11 +50,11 @@ def _data_path() -> str:
 
 def test_there_are_commands() -> None:
     """The page is read as it is meant."""
-    assert len(_commands()) > 15
+    assert len(commands()) > 15
 
 
 @pytest.mark.parametrize("command", [
-    pytest.param(command, marks=[pytest.mark.mindspore] * ("--backend mindspore" in command)) for command in _commands()
+    pytest.param(command, marks=[pytest.mark.mindspore] * ("--backend mindspore" in command)) for command in commands()
 ])  # fmt: skip
 def test_what_readers_are_told_to_type_runs(command: str, folder: Path) -> None:
     """In the environment that they have just made, as root too."""
