@@ -27,11 +27,13 @@ from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropou
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
-from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
+from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
 from unilaunch_graph.torch.sums import sum_rows
 
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
+#: Counts the forwards of a model since its state was loaded.
+_FORWARDS = "_unilaunch_forwards"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
 
@@ -46,11 +48,12 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
 
     Before the first forward, in training and in evaluation mode, `ug.torch.check` looks at the model: where its numbers
     in three parts of a small graph differ from those on the whole, it is refused, and on one rank there is a warning.
+    After forwards number 1, 2, 4, 8, ... the ranks compare their weights, also after `load_state_dict`.
 
     Args:
         model: A module that calls layers of PyG, or `ug.torch.halo` itself.
         part: This rank's part.
-        check: Whether the first forward is checked.
+        check: Whether the model and its weights are checked.
 
     Raises:
         SpecError: A module cannot be exact on a part; the message names each such module, and why.
@@ -229,18 +232,33 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 f"{type(self).__name__} is called with the edge_index of another part than that it is distributed on: "
                 "distribute a second model on that part, and load this one's state"
             )
-        if checked and is_eager() and not ON_BLOCK.get():
+        is_checked = checked is not None and is_eager() and not ON_BLOCK.get()
+        if checked and is_checked:
             on_part(checked.first, None)(self, args, options)
+        calls = part.ranks.collectives.calls
+        number = calls.number
         try:
-            return method(self, *args, **options)
+            out = method(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
             if part.world_size > 1:
                 _explain(error, part)
             raise
+        if is_checked and calls.number > number:  # all ranks have made this forward
+            _compare_weights(self, part)
+        return out
 
     _bind(model, "forward", forward, part)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
+        model.register_load_state_dict_post_hook(lambda module, _: vars(module).pop(_FORWARDS, None))
+
+
+def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
+    """Compare the ranks' weights, seldom: weights that differ stay so."""
+    count = vars(model).get(_FORWARDS, 0) + 1
+    vars(model)[_FORWARDS] = count
+    if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
+        refuse_different_weights(model, part)
 
 
 def _explain(error: Exception, part: GraphPart) -> None:

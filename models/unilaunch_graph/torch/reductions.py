@@ -14,6 +14,8 @@ from unilaunch_graph.torch.ranks import Ranks
 
 #: What torch's loss functions save for backward where their result is a mean.
 _MEAN = 1
+#: What a mean stays a mean under, if it is multiplied by 1 or less.
+_LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"}
 
 
 def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
@@ -35,13 +37,27 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
         SpecError: *losses* is a mean of a loss function of torch, which this would divide a second time.
     """
     check_count(count)
-    if not torch.compiler.is_compiling() and getattr(losses.grad_fn, "_saved_reduction", None) == _MEAN:
+    ranks = Ranks.of(part)
+    is_scalar = losses.dim() == 0 and count != ranks.size  # else it is of statistics, which each rank has
+    if not torch.compiler.is_compiling() and is_scalar and _is_mean(losses.grad_fn):
         raise SpecError(
             "ug.torch.mean: the loss is a mean over this rank's nodes already: expected their sum: give the loss "
             "function reduction='sum'"
         )
-    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
+    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), ranks)  # type: ignore[no-untyped-call]
     return total / count
+
+
+def _is_mean(node: Any) -> bool:
+    """Return whether a number, by what torch keeps for its backward, is a mean, or a mean and something else added."""
+    name = type(node).__name__
+    if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
+        return True
+    if name == "MulBackward0" and any(
+        factor is not None and abs(factor) > 1 for factor in (node._saved_self, node._saved_other)  # noqa: SLF001
+    ):
+        return False  # a mean times the number of its rows is their sum
+    return name in _LINEAR and any(_is_mean(before) for before, _ in node.next_functions)
 
 
 def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:
