@@ -27,6 +27,7 @@ TOLD = {
 def test_each_mistake_is_told_on_all_ranks(ranks: int, tmp_path: Path) -> None:
     """One rank has no other weights than its own."""
     job = alone(["-m", "unilaunch", "launch", "-n", str(ranks), "--console", "all", PROGRAM], tmp_path).check()
+    assert job.stderr.count("no loss came from ug.torch.mean") == ranks - 1
     told = dict(re.findall(r"(\d: [^:]+): (.*)", job.stdout))
     assert len(told) == ranks * len(TOLD)
     for name, words in TOLD.items():

@@ -250,7 +250,11 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
     _bind(model, "forward", forward, part)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
-        model.register_load_state_dict_post_hook(lambda module, _: vars(module).pop(_FORWARDS, None))
+        model.register_load_state_dict_post_hook(_count_anew)
+
+
+def _count_anew(model: torch.nn.Module, _: object) -> None:
+    vars(model).pop(_FORWARDS, None)
 
 
 def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:

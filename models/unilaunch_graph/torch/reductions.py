@@ -1,5 +1,6 @@
 """Sums over the ranks for a training: losses, gradients, statistics."""
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from unilaunch_graph.torch.ranks import Ranks
 _MEAN = 1
 #: What a mean stays a mean under, if it is multiplied by 1 or less.
 _LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"}
+_logger = logging.getLogger("unilaunch_graph")
 
 
 def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
@@ -44,6 +46,8 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
             "ug.torch.mean: the loss is a mean over this rank's nodes already: expected their sum: give the loss "
             "function reduction='sum'"
         )
+    if losses.requires_grad and not ranks.has_loss:
+        ranks.has_loss = True
     total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), ranks)  # type: ignore[no-untyped-call]
     return total / count
 
@@ -103,6 +107,13 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
     ranks = Ranks.of(part)
     if ranks.size == 1:
         return
+    if not ranks.has_loss:
+        ranks.has_loss = True  # one line is enough
+        if ranks.rank == 0:
+            _logger.warning(
+                "ug.torch.sum_gradients: no loss came from ug.torch.mean: gradients of a mean over a rank's nodes do not "
+                "add up to those of the whole graph: ug.torch.mean(losses, part.num_train)"
+            )
     for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
         _sum_gradients([parameter for parameter in trained if parameter.dtype == dtype], ranks)
 
