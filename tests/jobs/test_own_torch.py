@@ -34,7 +34,7 @@ def _check(folder: Path, cases: tuple[str, ...], expected: Arrays) -> None:
 
 
 def test_under_a_bare_mpirun(openmpi5: Launcher, cora: Path, expected: Arrays, tmp_path: Path) -> None:
-    """`mpirun python train.py`, over MPI: docs/start/pyg.md with docs/graph-layers.md, and then three kinds of layers."""
+    """`mpirun python train.py`, over MPI: docs/start/pyg.md and docs/graph-layers.md, then three kinds of layers."""
     cases = ("gat", "gcn", "own")
     (tmp_path / "train.py").write_text("".join(_blocks("start/pyg.md")[:1] + _blocks("graph-layers.md")))
     program = one_start([["train.py"], _line(cora, cases)], tmp_path)

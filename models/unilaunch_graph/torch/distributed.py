@@ -75,6 +75,8 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
             _let_know(module, part)
     follow_dropouts(model, part)
     _check_calls(model, part, checked)
+    if check:
+        _compare_weights(model, part)
     setattr(model, DISTRIBUTED, id(part.exchange))
     broadcast_first_state(model, part)
     return model
@@ -232,37 +234,42 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 f"{type(self).__name__} is called with the edge_index of another part than that it is distributed on: "
                 "distribute a second model on that part, and load this one's state"
             )
-        is_checked = checked is not None and is_eager() and not ON_BLOCK.get()
-        if checked and is_checked:
+        if checked and is_eager() and not ON_BLOCK.get():
             on_part(checked.first, None)(self, args, options)
-        calls = part.ranks.collectives.calls
-        number = calls.number
         try:
-            out = method(self, *args, **options)
+            return method(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
             if part.world_size > 1:
                 _explain(error, part)
             raise
-        if is_checked and calls.number > number:  # all ranks have made this forward
-            _compare_weights(self, part)
-        return out
 
     _bind(model, "forward", forward, part)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
-        model.register_load_state_dict_post_hook(_count_anew)
+
+
+def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
+    """Compare the ranks' weights after forwards 1, 2, 4, 8, ...: weights that differ stay so."""
+    method = getattr(model.forward, "__func__", None)
+    if method is None or part.world_size == 1:
+        return
+    calls = part.ranks.collectives.calls
+
+    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        number = calls.number
+        out = method(self, *args, **options)
+        if calls.number > number and is_eager() and not ON_BLOCK.get():  # all ranks have made this forward
+            count = vars(self)[_FORWARDS] = vars(self).get(_FORWARDS, 0) + 1
+            if count & (count - 1) == 0:
+                refuse_different_weights(self, part)
+        return out
+
+    _bind(model, "forward", forward, part)
+    model.register_load_state_dict_post_hook(_count_anew)
 
 
 def _count_anew(model: torch.nn.Module, _: object) -> None:
     vars(model).pop(_FORWARDS, None)
-
-
-def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
-    """Compare the ranks' weights, seldom: weights that differ stay so."""
-    count = vars(model).get(_FORWARDS, 0) + 1
-    vars(model)[_FORWARDS] = count
-    if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
-        refuse_different_weights(model, part)
 
 
 def _explain(error: Exception, part: GraphPart) -> None:

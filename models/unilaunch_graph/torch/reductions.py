@@ -15,8 +15,8 @@ from unilaunch_graph.torch.ranks import Ranks
 
 #: What torch's loss functions save for backward where their result is a mean.
 _MEAN = 1
-#: What a mean stays a mean under, if it is multiplied by 1 or less.
-_LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"}
+#: What a mean stays a mean under, if it is multiplied by 1 or less: by a tensor, or (1) by a number.
+_LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"}
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -57,10 +57,10 @@ def _is_mean(node: Any) -> bool:
     name = type(node).__name__
     if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
         return True
-    if name == "MulBackward0" and any(
-        factor is not None and abs(factor) > 1 for factor in (node._saved_self, node._saved_other)  # noqa: SLF001
-    ):
-        return False  # a mean times the number of its rows is their sum
+    if name.startswith("MulBackward"):
+        factors = [getattr(node, factor, None) for factor in ("_saved_self", "_saved_other")]
+        if any(factor is not None and abs(factor) > 1 for factor in factors):
+            return False  # a mean times the number of its rows is their sum
     return name in _LINEAR and any(_is_mean(before) for before, _ in node.next_functions)
 
 
@@ -111,8 +111,8 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
         ranks.has_loss = True  # one line is enough
         if ranks.rank == 0:
             _logger.warning(
-                "ug.torch.sum_gradients: no loss came from ug.torch.mean: gradients of a mean over a rank's nodes do not "
-                "add up to those of the whole graph: ug.torch.mean(losses, part.num_train)"
+                "ug.torch.sum_gradients: no loss came from ug.torch.mean: gradients of a mean over a rank's nodes do "
+                "not add up to those of the whole graph: ug.torch.mean(losses, part.num_train)"
             )
     for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
         _sum_gradients([parameter for parameter in trained if parameter.dtype == dtype], ranks)

@@ -27,7 +27,7 @@ def broadcast_state(model: torch.nn.Module, ranks: Ranks) -> None:
 
 
 def refuse_different_weights(model: torch.nn.Module, part: GraphPart) -> None:
-    """Compare the sum of each parameter over the ranks: a training on different weights is none. All ranks must call this.
+    """Compare the sum of each parameter: a training on different weights is none. All ranks must call this.
 
     Raises:
         SpecError: On every rank; the message names the first parameter that differs.

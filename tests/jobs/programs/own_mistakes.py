@@ -1,10 +1,11 @@
 """Train a network of a user's on all ranks, each time with another mistake; say on each rank what it was told."""
 
 import copy
+import sys
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 from torch_geometric.nn import GCN
 
 import unilaunch_graph as ug
@@ -19,13 +20,13 @@ MISTAKES = (
 
 def _loss(mistake: str, out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     losses: dict[str, Callable[[], torch.Tensor]] = {
-        "a mean of a mean": lambda: F.cross_entropy(out, y),
-        "a mean by hand": lambda: -F.log_softmax(out, 1).gather(1, y[:, None]).mean(),
-        "a smooth mean": lambda: F.cross_entropy(out, y, label_smoothing=0.1),
-        "a mean and a penalty": lambda: F.cross_entropy(out, y) + 1e-3 * out.square().sum(),
-        "none": lambda: F.cross_entropy(out, y) * len(y),
+        "a mean of a mean": lambda: functional.cross_entropy(out, y),
+        "a mean by hand": lambda: -functional.log_softmax(out, 1).gather(1, y[:, None]).mean(),
+        "a smooth mean": lambda: functional.cross_entropy(out, y, label_smoothing=0.1),
+        "a mean and a penalty": lambda: functional.cross_entropy(out, y) + 1e-3 * out.square().sum(),
+        "none": lambda: functional.cross_entropy(out, y) * len(y),
     }
-    return losses.get(mistake, lambda: F.cross_entropy(out, y, reduction="sum"))()
+    return losses.get(mistake, lambda: functional.cross_entropy(out, y, reduction="sum"))()
 
 
 def train(mistake: str) -> None:
@@ -64,4 +65,5 @@ for mistake in MISTAKES:
         told = "nothing"
     except SpecError as error:
         told = str(error)
-    print(f"{part.rank}: {mistake}: {told}", flush=True)
+    sys.stdout.write(f"{part.rank}: {mistake}: {told}\n")
+    sys.stdout.flush()
