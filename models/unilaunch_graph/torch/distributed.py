@@ -265,7 +265,7 @@ def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
         return out
 
     _bind(model, "forward", forward, part)
-    model.register_load_state_dict_post_hook(_count_anew)
+    model.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
 
 
 def _count_anew(model: torch.nn.Module, _: object) -> None:

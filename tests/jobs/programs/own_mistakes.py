@@ -35,7 +35,8 @@ def train(mistake: str) -> None:
     model = ug.torch.distribute(GCN(part.num_features, 8, 2, part.num_classes), part)
     if mistake == "another start":
         torch.manual_seed(part.rank)
-        model.apply(lambda one: torch.nn.init.normal_(one.weight) if hasattr(one, "weight") else None)
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight)
     rate = 0.01 * (1 + part.rank * (mistake == "another rate"))
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     first = copy.deepcopy(model.state_dict())
@@ -43,7 +44,7 @@ def train(mistake: str) -> None:
         optimizer.zero_grad()
         mask = part.train_mask
         loss = ug.torch.mean(_loss(mistake, model(part.x, part.edge_index)[mask], part.y[mask]), part.num_train)
-        loss.backward()
+        torch.autograd.backward(loss)
         if mistake != "no sum_gradients":
             ug.torch.sum_gradients(model)
         if mistake != "steps on rank 0" or part.rank == 0:
@@ -57,7 +58,7 @@ def train(mistake: str) -> None:
 
 if part.world_size > 1:
     logit = torch.nn.Parameter(torch.zeros(1))
-    (logit * part.x.mean()).backward()
+    torch.autograd.backward(logit * part.x.mean())
     ug.torch.sum_gradients([logit])  # a line in the log says what is missing
 for mistake in MISTAKES:
     try:
