@@ -256,9 +256,11 @@ def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
     calls = part.ranks.collectives.calls
 
     def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        if not is_eager() or ON_BLOCK.get():
+            return method(self, *args, **options)
         number = calls.number
         out = method(self, *args, **options)
-        if calls.number > number and is_eager() and not ON_BLOCK.get():  # all ranks have made this forward
+        if calls.number > number:  # all ranks have made this forward
             count = vars(self)[_FORWARDS] = vars(self).get(_FORWARDS, 0) + 1
             if count & (count - 1) == 0:
                 refuse_different_weights(self, part)
