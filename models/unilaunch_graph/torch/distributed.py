@@ -27,11 +27,13 @@ from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropou
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
-from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
+from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
 from unilaunch_graph.torch.sums import sum_rows
 
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
+#: Counts the forwards of a model since its state was loaded.
+_FORWARDS = "_unilaunch_forwards"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
 
@@ -46,11 +48,12 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
 
     Before the first forward, in training and in evaluation mode, `ug.torch.check` looks at the model: where its numbers
     in three parts of a small graph differ from those on the whole, it is refused, and on one rank there is a warning.
+    After forwards number 1, 2, 4, 8, ... the ranks compare their weights, also after `load_state_dict`.
 
     Args:
         model: A module that calls layers of PyG, or `ug.torch.halo` itself.
         part: This rank's part.
-        check: Whether the first forward is checked.
+        check: Whether the model and its weights are checked.
 
     Raises:
         SpecError: A module cannot be exact on a part; the message names each such module, and why.
@@ -72,6 +75,8 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
             _let_know(module, part)
     follow_dropouts(model, part)
     _check_calls(model, part, checked)
+    if check:
+        _compare_weights(model, part)
     setattr(model, DISTRIBUTED, id(part.exchange))
     broadcast_first_state(model, part)
     return model
@@ -241,6 +246,32 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
     _bind(model, "forward", forward, part)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
+
+
+def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
+    """Compare the ranks' weights after forwards 1, 2, 4, 8, ...: weights that differ stay so."""
+    method = getattr(model.forward, "__func__", None)
+    if method is None or part.world_size == 1:
+        return
+    calls = part.ranks.collectives.calls
+
+    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        if not is_eager() or ON_BLOCK.get():
+            return method(self, *args, **options)
+        number = calls.number
+        out = method(self, *args, **options)
+        if calls.number > number:  # all ranks have made this forward
+            count = vars(self)[_FORWARDS] = vars(self).get(_FORWARDS, 0) + 1
+            if count & (count - 1) == 0:
+                refuse_different_weights(self, part)
+        return out
+
+    _bind(model, "forward", forward, part)
+    model.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
+
+
+def _count_anew(model: torch.nn.Module, _: object) -> None:
+    vars(model).pop(_FORWARDS, None)
 
 
 def _explain(error: Exception, part: GraphPart) -> None:

@@ -28,11 +28,15 @@ class Ranks(ScriptRanks):
         size: Number of ranks.
         collectives: The data path: on host arrays, or on tensors of the device.
         device: The device of the tensors.
+
+    Attributes:
+        has_loss: Whether `mean` has made a loss of the whole graph.
     """
 
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
         super().__init__(rank, size, collectives)
         self.device: torch.device = device
+        self.has_loss: bool = False
 
     @classmethod
     @override

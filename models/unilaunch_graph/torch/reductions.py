@@ -1,5 +1,6 @@
 """Sums over the ranks for a training: losses, gradients, statistics."""
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,9 @@ from unilaunch_graph.torch.ranks import Ranks
 
 #: What torch's loss functions save for backward where their result is a mean.
 _MEAN = 1
+#: What a mean stays a mean under, if it is multiplied by 1 or less: by a tensor, or (1) by a number.
+_LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"}
+_logger = logging.getLogger("unilaunch_graph")
 
 
 def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
@@ -35,13 +39,29 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
         SpecError: *losses* is a mean of a loss function of torch, which this would divide a second time.
     """
     check_count(count)
-    if not torch.compiler.is_compiling() and getattr(losses.grad_fn, "_saved_reduction", None) == _MEAN:
+    ranks = Ranks.of(part)
+    is_scalar = losses.dim() == 0 and count != ranks.size  # else it is of statistics, which each rank has
+    if not torch.compiler.is_compiling() and is_scalar and _is_mean(losses.grad_fn):
         raise SpecError(
             "ug.torch.mean: the loss is a mean over this rank's nodes already: expected their sum: give the loss "
             "function reduction='sum'"
         )
-    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
+    if losses.requires_grad and not ranks.has_loss:
+        ranks.has_loss = True
+    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), ranks)  # type: ignore[no-untyped-call]
     return total / count
+
+
+def _is_mean(node: Any) -> bool:
+    """Return whether a number, by what torch keeps for its backward, is a mean, or a mean and something else added."""
+    name = type(node).__name__
+    if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
+        return True
+    if name.startswith("MulBackward"):
+        factors = [getattr(node, factor, None) for factor in ("_saved_self", "_saved_other")]
+        if any(factor is not None and abs(factor) > 1 for factor in factors):
+            return False  # a mean times the number of its rows is their sum
+    return name in _LINEAR and any(_is_mean(before) for before, _ in node.next_functions)
 
 
 def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:
@@ -87,6 +107,13 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
     ranks = Ranks.of(part)
     if ranks.size == 1:
         return
+    if not ranks.has_loss:
+        ranks.has_loss = True  # one line is enough
+        if ranks.rank == 0:
+            _logger.warning(
+                "ug.torch.sum_gradients: no loss came from ug.torch.mean: gradients of a mean over a rank's nodes do "
+                "not add up to those of the whole graph: ug.torch.mean(losses, part.num_train)"
+            )
     for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
         _sum_gradients([parameter for parameter in trained if parameter.dtype == dtype], ranks)
 

@@ -6,11 +6,14 @@ import torch
 from torch_geometric.nn.aggr import DegreeScalerAggregation
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
 #: The packages whose classes are not the user's.
 _LIBRARIES = frozenset({"torch", "torch_geometric", "unilaunch_graph"})
+#: Weights differ by more than this share of their norm; other processors' rounding makes less.
+_ROUNDED = 1e-3
 _SCALES = (
     "ug.torch.distribute: deg, the histogram of degrees (of PNAConv, DegreeScalerAggregation), differs between the "
     "ranks: expected the whole graph's: ug.torch.sum_ranks(torch.bincount(degrees, minlength=K)) with one K for all"
@@ -21,6 +24,28 @@ def broadcast_state(model: torch.nn.Module, ranks: Ranks) -> None:
     """Make the parameters and the buffers rank 0's. All ranks must call this."""
     for tensor in [*model.parameters(), *model.buffers()]:
         ranks.broadcast(tensor)
+
+
+def refuse_different_weights(model: torch.nn.Module, part: GraphPart) -> None:
+    """Compare the sum of each parameter: a training on different weights is none. All ranks must call this.
+
+    Raises:
+        SpecError: On every rank; the message names the first parameter that differs.
+    """
+    named = {name: weight.detach().double() for name, weight in model.named_parameters() if weight.is_floating_point()}
+    if not named:
+        return
+    sums = torch.stack([weight.sum() for weight in named.values()])
+    norms = torch.stack([weight.norm() for weight in named.values()])
+    means = part.ranks.all_reduce(sums.clone(), Purpose.CHECK) / part.world_size
+    differs = (sums - means).abs() > _ROUNDED * norms  # not so of NaN, which is the user's to find
+    places = part.ranks.all_reduce(differs.long(), Purpose.CHECK).nonzero().flatten().tolist()
+    if places:
+        raise SpecError(
+            f"the weights of {type(model).__name__} differ between the ranks, first {[*named][places[0]]}: expected "
+            "ug.torch.sum_gradients(model) before each optimizer.step(), and the same first weights, loaded states, "
+            "learning rates and steps on every rank: decide by ug.torch.accuracy or mean, which are of the whole graph"
+        )
 
 
 def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
