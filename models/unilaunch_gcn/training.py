@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -304,9 +304,12 @@ def load_network(
 ) -> Network:
     """Return the network of the framework on this rank's device; all ranks must call it.
 
+    The part's features are the network's from then on: A_hat X may stand in their place.
+
     Raises:
         SpecError: The framework has no GCN on this device.
     """
+    config = replace(config, owns_features=True)
     tensors = _tensors(framework.backend, placement, config)
     if isinstance(tensors, DeviceTensors):
         return device_network(config, part, tensors, framework.collectives, meter)
