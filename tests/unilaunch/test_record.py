@@ -73,7 +73,7 @@ def test_functions_of_dataclasses_take_a_record() -> None:
 
 
 def test_pydantic_reads_a_record() -> None:
-    """As `report` reads a rank's failure.json: every field is checked; the cause may be another version's."""
+    """As `report` reads a rank's failure.json: every field is checked."""
     failure = describe_exit(-9)
     adapter = TypeAdapter(Failure)
     assert adapter.validate_json(json.dumps(vars(failure))) == failure

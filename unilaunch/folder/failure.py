@@ -10,7 +10,6 @@ from enum import StrEnum
 from unilaunch.errors import MixedCallsError, PeerLostError, RefusedTogetherError, StoppedError, UnilaunchError
 from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
-from unilaunch.overriding import override
 from unilaunch.record import Record, field
 
 
@@ -31,13 +30,6 @@ class Cause(StrEnum):
     REFUSED_INPUT = "refused input"
     CANNOT_START = "cannot start"
     NEVER_BEGAN = "never began"
-    UNKNOWN = "unknown"
-
-    @classmethod
-    @override
-    def _missing_(cls, value: object) -> "Cause | None":
-        """Return UNKNOWN for the cause of another version of unilaunch: the rest of its record can be read."""
-        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class Failure(Record):

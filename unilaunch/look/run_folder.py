@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from unilaunch.errors import InputError, PluginError
 from unilaunch.folder.claim import is_held, read_marker
 from unilaunch.folder.failure import Failure
-from unilaunch.folder.files import as_json, last_lines, read_rows, refuse_unreadable
+from unilaunch.folder.files import last_lines, read_rows, refuse_unreadable
 from unilaunch.folder.folder import REPORT, RESULT, SPEC_FILE
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
@@ -424,8 +424,6 @@ def _read_json(path: Path, kind: type[M]) -> M | None:
     data = _read(path)
     if data is None:
         return None
-    with suppress(ValueError, RecursionError):  # an earlier version wrote file names that are no text
-        data = as_json(json.loads(data)).encode()
     try:
         return _parse(data, kind)
     except ValidationError as error:

@@ -374,17 +374,12 @@ def _line(command: str, words: Sequence[str] = (), parser: Parser | None = None)
         for name, field in each.spec.other_names.items()
         if option_of(field) in own
     }
-    gone = {
-        option_of(field): Instead(text, takes=1)
-        for each in (*models.values(), *others)
-        for field, text in each.spec.gone.items()
-    }
     habits = {
         f"--{name}": habit
         for name, habit in ({**LAUNCH, **of_engine} if command in {"launch", "doctor"} else {}).items()
         if not isinstance(habit, Same) or habit.option in own
     }
-    return Line(command, words, {**habits, **gone, **other_names, **own}, models)
+    return Line(command, words, {**habits, **other_names, **own}, models)
 
 
 def split(line: Line) -> Words:

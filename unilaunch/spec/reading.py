@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unilaunch.errors import SpecError, say
+from unilaunch.errors import SpecError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.model import Model
 from unilaunch.machine.devices import count_ranks
@@ -29,13 +29,6 @@ _OF_A_MACHINE = {*_HOSTS, "allow_run_as_root", "data_dir", "mpirun", "prefix", "
 #: The variables of SkyPilot; the address of node 0 is the first of several lines.
 _SKYPILOT = {"nnodes": "SKYPILOT_NUM_NODES", "node_rank": "SKYPILOT_NODE_RANK", "master_addr": "SKYPILOT_NODE_IPS"}
 _INDEX = "JOB_COMPLETION_INDEX"  # of an indexed Job of Kubernetes; how many pods it has no variable says
-#: Fields of earlier versions, and what became of them.
-_GONE = {
-    "share_import": "a direct start imports the framework once by itself",
-    "output_filename": "the ranks' output is in output_dir",
-    "tag_output": "write console: labelled",
-    "merge_stderr_to_stdout": "unilaunch logs shows both streams in the order of time",
-}
 _LARGEST_FILE = 1 << 20  # bytes
 
 
@@ -323,9 +316,6 @@ def make_task(
         spec = validate(kind, values, sources)
         return Task(spec, target, None, None, plugins.backends_of_program(spec.backend, here=here))
     model = plugins.models()[target.name]
-    for field in [field for field in values if field in model.spec.gone]:
-        say(f"{sources[field]} is ignored: {model.spec.gone[field]}")
-    values = {field: value for field, value in values.items() if field not in model.spec.gone}
     spec, options = _validate_both(kind, model, values, sources)
     if not here:
         return Task(spec, target, model, options, plugins.backends_of_program(spec.backend, here=False))
@@ -383,12 +373,8 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
             f"{path}: args: the values of secrets are left out: give the target and all its arguments on the command "
             "line"
         )
-    named = [(str(name).replace("-", "_"), value) for name, value in fields.items()]
-    for name in [name for name, _ in named if name in _GONE]:
-        say(f"{path}: {name} is ignored: {_GONE[name]}")
-    named = [(name, value) for name, value in named if name not in _GONE]
     try:
-        return _table(named)
+        return _table([(str(name).replace("-", "_"), value) for name, value in fields.items()])
     except ValueError as error:
         raise SpecError(f"{path}: {error}") from None
 

@@ -52,8 +52,6 @@ class Spec(BaseModel):
     other_variables: ClassVar[Mapping[str, str]] = {}
     #: Names of a field in other programs; the field by the other name.
     other_names: ClassVar[Mapping[str, str]] = {}
-    #: Fields of earlier versions, and what became of each: an option is refused with it, a file's field ignored.
-    gone: ClassVar[Mapping[str, str]] = {}
     #: Fields that are given by position, without an option's name.
     positional: ClassVar[tuple[str, ...]] = ()
 

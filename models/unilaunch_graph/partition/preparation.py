@@ -32,7 +32,6 @@ from unilaunch_graph.partition.store import (
     hash_array,
     hash_edges,
     is_visible,
-    older_partitions,
     part_dir,
     write_nodes,
     write_parts,
@@ -107,8 +106,6 @@ def prepare(
         return Partition(folder, data, dataset.folder, dataset.sha256)
     if options.parallel != "tensor" and owner is None:
         load_partitioner(options.partitioner)  # refused before any file is read
-    for older in older_partitions(root, name, num_parts):
-        log.say(f"{older}: an older version made it: the partition is made again; that folder may be deleted")
     begin = time.perf_counter()
     graph = read_dataset(dataset, how, log, as_given=as_given)
     if check:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from glob import escape
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,12 +229,6 @@ def is_visible(partition: Partition, index: int) -> bool:
     if not nodes_file(folder, partition.fingerprint).exists() or not part_dir(folder, index).is_dir():
         return False
     return all(Path(one.path).exists() for one in partition.nodes.files.values())
-
-
-def older_partitions(root: Path, name: str, num_parts: int) -> list[Path]:
-    """Return the folders that an older version made of a data set of this name: nothing reads them any more."""
-    folders = [path.parents[1] for path in root.glob(f"{escape(name)}-{num_parts}-*/part.0/{MANIFEST}")]
-    return [folder for folder in folders if not (folder / "data").exists()]
 
 
 def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: Adjacency | None = None) -> None:

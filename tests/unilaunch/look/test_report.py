@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import last_lines
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.look.drawing import Chart, Curve
 from unilaunch.look.report import make_page
 from unilaunch.look.run_folder import Run
-from unilaunch.monitor.verdict import judge
 
 HEADING = {"backend": "numpy", "world_size": 1, "seed": 12345, "versions": {"numpy": "2.1"}}
 
@@ -100,33 +98,16 @@ def test_every_models_report_is_data() -> None:
 
 
 def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
-    """A time that is no number, a file name that is no text, a result whose fields have other types, equal losses."""
+    """A time that is no number, a result whose fields have other types, equal losses."""
     nearly = [0.1 + 0.2, 0.3]
     result = {"model": {"hidden": 64}, "versions": "1", "loss": nearly, "huge": [1.7e308, -1.7e308], "big": 10**400}
     events = [{"epoch": 1, "loss": 1.7e308}, {"epoch": 2, "loss": -1.7e308}]
     page = _page(tmp_path, {"target": "mnist", "options": {}}, result, events)
     assert "<h2>Loss</h2>" in page
     (tmp_path / "rank.0" / "times").write_text("nan 10 2\n1e999 3 4\n5 6 7\n")
-    failure = {"cause": "exception", "message": "no image in file\udce9.txt", "exit_code": 1, "rank": 0}
-    (tmp_path / "rank.0" / "failure.json").write_text(json.dumps(failure))
     run = Run(tmp_path)
     assert run.ranks[0].sizes == [(5.0, 13)]
-    assert run.report is not None
-    assert "no image in file?.txt" in run.report.verdict
     make_page([run])
-
-
-def test_a_cause_of_another_version_is_read(tmp_path: Path) -> None:
-    """Of a failure and of a report: the rest of both is known."""
-    failure = Failure(Cause.EXIT, "the moon", 3, rank=0)
-    (tmp_path / "rank.0").mkdir()
-    for path, content in (("rank.0/failure.json", vars(failure)), ("report.json", judge([failure]).as_json())):
-        (tmp_path / path).write_text(json.dumps(content).replace('"exit"', '"eclipse"'))
-    run = Run(tmp_path)
-    assert run.ranks[0].failure
-    assert run.ranks[0].failure.cause is Cause.UNKNOWN
-    assert run.report
-    assert "the moon" in run.report.verdict
 
 
 def test_a_curve_whose_values_differ_by_a_rounding_error_is_drawn() -> None:

@@ -9,12 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces.plugins import models
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.options import parse
-from unilaunch.spec.reading import make_task, read_file, read_task
+from unilaunch.spec.reading import read_file, read_task
 from unilaunch.spec.run_spec import RunSpec, validate
-from unilaunch.spec.target import Target
 from unilaunch.spec.variables import describe_services, read_variables
 
 TEXTS = {
@@ -130,24 +127,6 @@ def test_every_fault_is_in_the_one_line() -> None:
     assert "--threads: must be a whole number" in text
     assert "'DEBUG', 'INFO', 'WARNING' or 'ERROR', not 'LOUD'" in text
     assert "--colour: no such option" in text
-
-
-def test_a_field_that_is_gone_is_ignored_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A spec.json of an earlier version can still be started."""
-    (file := tmp_path / "spec.json").write_text('{"seed": 3, "share_import": false, "output_filename": "logs"}')
-    assert read_file(file) == {"seed": 3}
-    assert "share_import is ignored" in capsys.readouterr().err
-
-
-def test_a_models_field_that_is_gone_is_ignored_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A spec of an earlier version can still be started; on the command line it is refused with what to type."""
-    model = models()["gcn"]
-    task = make_task(RunSpec, Target("model", "gcn"), {"halo": "int8", "epochs": 3}, {"halo": "run.toml: halo"})
-    assert task.model is model
-    assert getattr(task.options, "epochs", None) == 3
-    assert "run.toml: halo is ignored: halo rows are exact" in capsys.readouterr().err
-    with pytest.raises(SpecError, match=r"^--halo: halo rows are exact"):
-        parse(["run", "--halo", "int8"])
 
 
 def test_spec_is_frozen() -> None:
