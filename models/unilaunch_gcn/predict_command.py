@@ -180,7 +180,7 @@ def _predict(
     from unilaunch_gcn.checkpoint import parameter_names
     from unilaunch_gcn.host import HostNetwork, host_problem
     from unilaunch_gcn.layers import NetworkConfig, plan_layers, views
-    from unilaunch_gcn.prediction import HostArrays, infer
+    from unilaunch_gcn.tensors import HostArrays
     from unilaunch_graph.exchange.meter import Meter
     from unilaunch_graph.prediction_file import names_of, save_predictions
 
@@ -191,8 +191,8 @@ def _predict(
     for name, view in zip(parameter_names(config.layers), views(network.flat, config.layers), strict=True):
         view[...] = parameters[name]
     embeddings, scores = None, None
-    for rows in infer(network):
-        embeddings, scores = scores, rows
+    for rows in network.outputs(views(network.flat, config.layers)):
+        embeddings, scores = scores, rows.astype(np.float32, copy=False)
     output = np.asarray(scores), np.asarray(embeddings) if options.embeddings else None
     save_predictions(options.output, part, output, collectives, names_of(trained.dataset))
     if member.world.rank == 0:

@@ -25,8 +25,7 @@ from unilaunch_gcn.network import Network, StepFigures
 from unilaunch_gcn.objective import SPLITS, shown
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_graph.data.graph import TRAIN
-from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.trace import Trace
+from unilaunch_graph.exchange.meter import Meter, Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.prediction_file import save_predictions

@@ -23,7 +23,7 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.network.part import PartFields
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import map_new_file
 from unilaunch_graph.partition.part import Part, lonely_part
 
 Tensor = TypeVar("Tensor")

@@ -32,12 +32,11 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch.machine.cgroups import memory_limit
-from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.arrays import check_csr, check_range
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.hashes import hash_file, read_hash, remember, stamp
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import folder_beside, map_new_file
 from unilaunch_graph.partition.part import Adjacency, Part
 
 #: Raise it when a change writes other files for the same graph: partitions are then made again.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_aggregated_in_the_place_of_the_features(conv: Literal["gcn", "sage"]) -
     x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32)
     graph = replace(make_graph(9, [(0, 1), (1, 2), (3, 4), (2, 8)]), features=x)
     layers = plan_layers(GcnSpec(dropout=0, conv=conv), 70, graph.num_classes)
-    found = []
+    found: list[Any] = []
     for owns in (False, True):
         (part,) = split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1))
         before = part.features.copy()
