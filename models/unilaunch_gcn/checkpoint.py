@@ -580,8 +580,8 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     told = json.loads(metadata[_HISTORY])
     if told["format"] != FORMAT:
         raise InputError(
-            f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
-            f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
+            f"--resume: the checkpoint {path} was written by another version of unilaunch: go on with that version, "
+            "or start anew with another --checkpoint-dir"
         )
     return tensors, told
 

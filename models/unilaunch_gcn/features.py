@@ -15,6 +15,7 @@ from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.layers import Mode, NetworkConfig
 from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.data.graph import Features
 from unilaunch_graph.dropout import MaskWords, entry_mask, mask_words
 from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.kernels.portable import NOTHING, Epilogue, end
@@ -81,10 +82,41 @@ class HostFeatures:
         return of_rows, self.products.product(self.operand.T, upstream)
 
 
-def aggregate_features(aggregate: Callable[[Rows], Rows], features: Floats | sp.csr_array) -> Floats | sp.csr_array:
-    """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X."""
+def first_features(
+    config: NetworkConfig, part: Part, aggregate: Callable[[Rows], Rows]
+) -> tuple[Features, Features | None]:  # fmt: skip
+    """Return X, and A_hat X if it is made once, else None; all ranks must call it.
+
+    A network that owns the part's features has no X beside A_hat X, unless a node's own row has weights: then both are
+    A_hat X, in the place of X.
+
+    Args:
+        config: What is trained.
+        part: The part.
+        aggregate: Multiplies rows by A_hat.
+    """
+    features: Features = part.features.astype(config.dtype, copy=False)
+    first = config.layers[0]
+    if isinstance(features, sp.csr_array) and first.order == "aggregation first":
+        features = features.toarray()  # it is narrower than the hidden layer: small
+    if first.order != "aggregated once":
+        return features, None
+    in_place = config.owns_features and not first.has_self_weight
+    aggregated = aggregate_features(aggregate, features, in_place=in_place)
+    return (aggregated if in_place else features), aggregated
+
+
+def aggregate_features(aggregate: Callable[[Rows], Rows], features: Features, *, in_place: bool) -> Features:
+    """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X.
+
+    Args:
+        aggregate: Multiplies rows by A_hat.
+        features: X.
+        in_place: A_hat X takes the memory of X, if X is dense and not mapped from a file.
+    """
     if not isinstance(features, sp.csr_array):
-        aggregated = np.empty(features.shape, features.dtype)
+        is_in_memory = features.flags.writeable and not isinstance(features.base, mmap)
+        aggregated = features if in_place and is_in_memory else np.empty(features.shape, features.dtype)
         for begin in range(0, features.shape[1], _DENSE_COLUMNS):
             block = slice(begin, begin + _DENSE_COLUMNS)
             aggregated[:, block] = aggregate(_columns(features, block))
@@ -123,14 +155,10 @@ class FirstLayer:
         self, config: NetworkConfig, part: Part, aggregate: "Aggregation | GraphAttention", kernels: Kernels,
         products: Products,
     ) -> None:  # fmt: skip
-        features = part.features.astype(config.dtype, copy=False)
         self.aggregate: Aggregation | GraphAttention | PrunedAggregation = aggregate
-        self.config, self.nodes, self.kernels = config, part.owned, kernels
+        self.config, self.nodes, self.kernels, self.products = config, part.owned, kernels, products
         self.order = config.layers[0].order
-        if isinstance(features, sp.csr_array) and self.order == "aggregation first":
-            features = features.toarray()  # it is narrower than the hidden layer: small
-        self.aggregated = aggregate_features(aggregate.matmat, features) if self.order == "aggregated once" else None
-        self.features, self.products = features, products
+        self.features, self.aggregated = first_features(config, part, aggregate.matmat)
         self.leaving: Selection | None = None
         self.constant: dict[int, HostFeatures] = {}
 
@@ -142,13 +170,13 @@ class FirstLayer:
         """
         made, entering = copy(self), layer.entering
         made.aggregate = layer.aggregate
-        has_self_weight = any(parameter.name == "self_weight" for parameter in self.config.layers[0].parameters)
+        uses_own = self.config.layers[0].has_self_weight
         if self.aggregated is not None:
             made.aggregated, entering = _rows(self.aggregated, layer.leaving), layer.leaving
-        elif has_self_weight:
+        elif uses_own:
             made.leaving = layer.selection
         made.nodes = self.nodes[entering]
-        if self.aggregated is None or has_self_weight:
+        if self.aggregated is None or uses_own:
             made.features = _rows(self.features, entering)
         return made
 
@@ -168,7 +196,7 @@ class FirstLayer:
             weighted = self.aggregate.matmat(own)
         return self._operator(weighted), self._operator(self.leaving.matmat(own) if self.leaving else own)
 
-    def _dropped(self, features: Floats | sp.csr_array, keys: tuple[int, int]) -> Floats | sp.csr_array:
+    def _dropped(self, features: Features, keys: tuple[int, int]) -> Features:
         if isinstance(features, sp.csr_array):
             rows = np.repeat(self.nodes, np.diff(features.indptr))
             mask = entry_mask(rows, features.indices, keys, self.config.dropout, features.dtype)
@@ -178,7 +206,7 @@ class FirstLayer:
     def _words(self, features: Floats, keys: tuple[int, int]) -> MaskWords:
         return mask_words(self.nodes, features.shape[1], keys, self.config.dropout)
 
-    def _operator(self, features: Floats | sp.csr_array) -> LinearOperator:
+    def _operator(self, features: Features) -> LinearOperator:
         if isinstance(features, sp.csr_array):
             return SparseFeatures(features)
         made = HostFeatures(features, self.products)
@@ -189,6 +217,6 @@ class FirstLayer:
         return self.constant[id(features)]
 
 
-def _rows(features: Floats | sp.csr_array, chosen: NDArray[np.int64]) -> Floats | sp.csr_array:
+def _rows(features: Features, chosen: NDArray[np.int64]) -> Features:
     """Return some rows; the array itself if they are all of them."""
     return features if len(chosen) == features.shape[0] else features[chosen]

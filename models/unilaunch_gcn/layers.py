@@ -63,6 +63,11 @@ class Layer:
     is_last: bool = False
     heads: int = 0
 
+    @property
+    def has_self_weight(self) -> bool:
+        """Whether it has W_self."""
+        return any(parameter.name == "self_weight" for parameter in self.parameters)
+
 
 def plan_layers(options: "TrainingSpec", num_features: int, num_classes: int) -> list[Layer]:
     """Return the layers, first to last."""
@@ -150,6 +155,7 @@ class NetworkConfig:
         dtype: Type of weights and features.
         conv: "gcn", "sage" or "gat".
         is_bfloat16: Dense products and halo rows are rounded to bfloat16.
+        owns_features: The part's features are for this network alone: it may write A_hat X in their place.
     """
 
     layers: Sequence[Layer]
@@ -158,6 +164,7 @@ class NetworkConfig:
     dtype: FloatType
     conv: str = "gcn"
     is_bfloat16: bool = False
+    owns_features: bool = False
 
     @classmethod
     def of(cls, options: "TrainingSpec", layers: Sequence[Layer], seed: int) -> "NetworkConfig":

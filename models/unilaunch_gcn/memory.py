@@ -52,8 +52,6 @@ _HEAP_OF_SUMS = 1.5
 _HEAP_OF_OWN_ROWS = 1.2
 #: Edges from which on the kernels in C multiply, which drop out the features without a copy.
 _MANY_EDGES = 1 << 17
-#: The share of the host's memory above which a part's features are mapped, as in `unilaunch_graph.partition.store`.
-_IN_MEMORY = 1 / 16
 #: Bytes of a number in the message of the all-reduce.
 _SUMMED = 8
 
@@ -188,9 +186,10 @@ def _features(first: Layer, share: Share, item: int, *, drops: bool) -> float:
     mapped = size * kind.itemsize if is_dense else (share.entries or 0) * (4 + kind.itemsize) + size * item
     copied = size * converted * is_dense
     if first.order == "aggregated once":
-        is_used = copied or any(parameter.name == "self_weight" for parameter in first.parameters)
-        is_read_once = not is_used and mapped > host_memory() * _IN_MEMORY
-        return mapped * (not is_read_once) + copied + size * item
+        # A_hat X stands in the place of X, or of its copy in another type, if nobody needs X beside it.
+        kept = mapped + copied if first.has_self_weight else mapped * (converted > 0)
+        left = share.rows[1] * share.num_features * item * (1 + first.has_self_weight)
+        return kept + size * item + left * (share.rows[1] < share.nodes)
     entering = share.rows[0] * share.num_features * item
     if first.order == "aggregation first":
         return mapped + copied + entering * (1 + drops)
@@ -261,7 +260,7 @@ class _Rows:
 
     def _kept_sums(self, layer: Layer, product: int, out: int) -> int:
         """Return the bytes of the products that a layer keeps."""
-        own = out * any(parameter.name == "self_weight" for parameter in layer.parameters)
+        own = out * layer.has_self_weight
         if layer.order == "product first":
             return own + product
         return own + out + out * layer.width_in // layer.width_out  # (A_hat H) W, and A_hat H
@@ -292,8 +291,7 @@ class _Rows:
         nonlinear = 0 if layer.is_last else 2 * out if self.is_native else 3 * out
         if layer.heads:
             return self._kept(depth) + 4 * out + of_input
-        has_self = any(parameter.name == "self_weight" for parameter in layer.parameters)
-        linear = out + 2 * aggregated + of_input * (1 + has_self) - nonlinear
+        linear = out + 2 * aggregated + of_input * (1 + layer.has_self_weight) - nonlinear
         return self._kept(depth) + max(nonlinear, linear)
 
 

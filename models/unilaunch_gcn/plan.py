@@ -182,7 +182,7 @@ class PlanCommand(Command):
 
 def _refuse_no_files(options: PlanSpec) -> None:
     """Refuse files that cannot be written, before anything is measured for them."""
-    from unilaunch_graph.aside import refuse_no_file
+    from unilaunch_graph.new_files import refuse_no_file
 
     for option, path in (("--plot ", options.plot), ("--rankfile ", options.rankfile)):
         if path:

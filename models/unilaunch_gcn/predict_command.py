@@ -99,8 +99,7 @@ def _trained(options: PredictSpec) -> "tuple[GcnSpec, int]":
     changed = {name: value for name in ("dataset", "data_dir") if (value := getattr(options, name)) is not None}
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
-        options_then = {name: value for name, value in spec["options"].items() if name not in GcnSpec.gone}
-        told = _where_it_ran(options_then, Path(spec.get("started_in", "")))  # before 0.3 not there
+        told = _where_it_ran(spec["options"], Path(spec["started_in"]))
         if options.dataset and told["normalize_features"] is None:  # else the other name would decide
             changed["normalize_features"] = told["dataset"] in WORDS
         return GcnSpec.model_validate({**told, **changed}), int(spec["seed"])
@@ -136,10 +135,10 @@ def _split_seed(options: PredictSpec, trained: "GcnSpec", decided: Mapping[str, 
     from unilaunch_graph.data.sources import SOURCES, open_dataset
 
     seed = trained.split_seed
-    if not seed or trained.dataset in SOURCES:  # for which older runs took a seed
-        return 0
-    if options.dataset is None:
+    if not seed or options.dataset is None:
         return seed
+    if trained.dataset in SOURCES:
+        return 0
     found = open_dataset(trained.dataset, trained.data_dir, trained.mirror, seed, trained.normalize_features)
     return seed if found.sha256 == decided["data_sha256"] else 0
 
@@ -181,7 +180,7 @@ def _predict(
     from unilaunch_gcn.checkpoint import parameter_names
     from unilaunch_gcn.host import HostNetwork, host_problem
     from unilaunch_gcn.layers import NetworkConfig, plan_layers, views
-    from unilaunch_gcn.prediction import HostArrays, infer
+    from unilaunch_gcn.tensors import HostArrays
     from unilaunch_graph.exchange.meter import Meter
     from unilaunch_graph.prediction_file import names_of, save_predictions
 
@@ -192,8 +191,8 @@ def _predict(
     for name, view in zip(parameter_names(config.layers), views(network.flat, config.layers), strict=True):
         view[...] = parameters[name]
     embeddings, scores = None, None
-    for rows in infer(network):
-        embeddings, scores = scores, rows
+    for rows in network.outputs(views(network.flat, config.layers)):
+        embeddings, scores = scores, rows.astype(np.float32, copy=False)
     output = np.asarray(scores), np.asarray(embeddings) if options.embeddings else None
     save_predictions(options.output, part, output, collectives, names_of(trained.dataset))
     if member.world.rank == 0:

@@ -23,10 +23,6 @@ class TrainingSpec(DataSpec):
         "eval_steps": "eval_every", "dtype": "precision",
     }  # fmt: skip
 
-    gone: ClassVar[Mapping[str, str]] = {
-        "halo": "halo rows are exact, and fewer bytes than int8 had; leave it out, or give --precision bfloat16"
-    }
-
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, le=1000, description="number of graph convolutions")
     conv: Literal["gcn", "sage", "gat"] = Field(

@@ -94,6 +94,35 @@ class Tensors(ABC):
         return forward([self.tensor(parameter) for parameter in parameters])
 
 
+class HostArrays(Tensors):
+    """numpy: what inference needs of a framework."""
+
+    @override
+    def tensor(self, array: Floats) -> Floats:
+        return array
+
+    @override
+    def array(self, tensor: Floats) -> Floats:
+        return tensor
+
+    @override
+    def mean(self, rows: Floats) -> Floats:
+        mean: Floats = rows.mean(axis=1, keepdims=True)
+        return mean
+
+    @override
+    def operation(self, operator: LinearOperator) -> Operation:
+        return operator.matmat
+
+    @override
+    def call(self, function: HostFunction, *inputs: Floats) -> Floats:
+        return function.forward(inputs)
+
+    @override
+    def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Any]:
+        raise NotImplementedError("numpy has no derivatives")
+
+
 class DeviceTensors(Tensors, DeviceArrays):
     """A framework on a device: operators take and return tensors of the device.
 

@@ -17,7 +17,7 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn import torch_epilogue
 from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.features import aggregate_features
+from unilaunch_gcn.features import first_features
 from unilaunch_gcn.layers import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors, Masks, Operation
 from unilaunch_gcn.torch_epilogue import Passes
@@ -351,16 +351,13 @@ class TorchFeatures:
     def __init__(
         self, config: NetworkConfig, part: Part, aggregate: Aggregation, tensors: TorchDeviceTensors, masks: DeviceMasks
     ) -> None:
-        features = part.features.astype(config.dtype, copy=False)
         self.aggregate, self.tensors, self.masks, self.order = aggregate, tensors, masks, config.layers[0].order
         self.kind = tensors.kind(config.dtype)
-        if isinstance(features, sp.csr_array) and self.order == "aggregation first":
-            features = features.toarray()  # it is narrower than the hidden layer: small
+        features, aggregated = first_features(config, part, on_arrays(aggregate, tensors, self.kind))
+        self.own = self._load(features)
         self.aggregated: Features | None = None
-        if self.order == "aggregated once":
-            self.aggregated = self._load(aggregate_features(on_arrays(aggregate, tensors, self.kind), features))
-        needs_own = any(parameter.name == "self_weight" for parameter in config.layers[0].parameters)
-        self.own = self.aggregated if self.aggregated and not needs_own else self._load(features)
+        if aggregated is not None:
+            self.aggregated = self.own if aggregated is features else self._load(aggregated)
 
     def operators(self, *, drops: bool) -> tuple[LinearOperator, LinearOperator]:
         """Return what *weight* and *self_weight* of the first layer are multiplied by, as `FirstLayer.operators`.

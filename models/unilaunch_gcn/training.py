@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -25,8 +25,7 @@ from unilaunch_gcn.network import Network, StepFigures
 from unilaunch_gcn.objective import SPLITS, shown
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_graph.data.graph import TRAIN
-from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.trace import Trace
+from unilaunch_graph.exchange.meter import Meter, Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.prediction_file import save_predictions
@@ -304,9 +303,12 @@ def load_network(
 ) -> Network:
     """Return the network of the framework on this rank's device; all ranks must call it.
 
+    The part's features are the network's from then on: A_hat X may stand in their place.
+
     Raises:
         SpecError: The framework has no GCN on this device.
     """
+    config = replace(config, owns_features=True)
     tensors = _tensors(framework.backend, placement, config)
     if isinstance(tensors, DeviceTensors):
         return device_network(config, part, tensors, framework.collectives, meter)

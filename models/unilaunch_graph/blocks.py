@@ -23,7 +23,7 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.network.part import PartFields
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import map_new_file
 from unilaunch_graph.partition.part import Part, lonely_part
 
 Tensor = TypeVar("Tensor")
@@ -68,7 +68,8 @@ class Block(Generic[Tensor]):
     Attributes:
         targets: Which of this rank's owned nodes the targets are.
         nodes: Global id of each row of *x*; -1: no node. (rows,) int64, an array of numpy
-        arrays: The rows and edges as arrays.
+        arrays: The rows and edges as arrays. *owned* is each row's place in the order of the global ids: so the edges
+            into a node come in the order that they have in training, and a layer adds in that order.
         weights: The in-edges of each row's node in the whole graph.
         make: Returns the framework's part of a single rank.
     """
@@ -150,7 +151,8 @@ class Block(Generic[Tensor]):
             name: np.concatenate((array, np.zeros((num_further, *array.shape[1:]), array.dtype)))
             for name, array in part.owned_edge_arrays.items()
         }
-        return replace(self, arrays=graph_of(part.features, (source, target), weight, arrays))
+        graph = graph_of(part.features, (source, target), weight, arrays)
+        return replace(self, arrays=replace(graph, owned=part.owned))
 
 
 def block_size(memory: int, columns: int, width: int = 0) -> int:
@@ -220,8 +222,10 @@ class Blocks(Generic[Tensor]):
             nodes, weight = np.append(nodes, _PADDING), np.ones(1, np.float32)
             taken = np.concatenate((taken, np.zeros((1, taken.shape[1]), np.float32)))
             arrays = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-        graph = graph_of(taken, ends, weight if self.is_weighted else weight[:0], arrays)
-        return Block(span, self.ids[nodes], graph, self.weights.at(nodes), self.make)
+        graph, ids = graph_of(taken, ends, weight if self.is_weighted else weight[:0], arrays), self.ids[nodes]
+        owned = np.empty_like(ids)
+        owned[np.argsort(ids)] = np.arange(len(ids))
+        return Block(span, ids, replace(graph, owned=owned), self.weights.at(nodes), self.make)
 
     def _halo_rows(self, rows: Features, file: Path) -> Rows:
         """Return the halo's rows, mapped from a file; a few columns travel at a time."""
@@ -239,11 +243,14 @@ class Blocks(Generic[Tensor]):
         sums = np.zeros((self.part.num_owned, 3), np.float32)
         sums[:, 2] = np.nan
         for span in _spans(self.part, _EDGES):
-            source, target, weight, _ = _in_edges(self.part, span)
+            source, target, weight, arrays = _in_edges(self.part, span)
             is_loop, size = source == target + span.start, span.stop - span.start
             for column, chosen in enumerate((~is_loop, is_loop)):
                 sums[span, column] = np.bincount(target[chosen], weight[chosen], size)
-            sums[target[is_loop] + span.start, 2] = weight[is_loop]  # of several the last one stays
+            loops = np.flatnonzero(is_loop)
+            if EDGE_IDS in arrays:
+                loops = loops[np.argsort(arrays[EDGE_IDS][loops])]
+            sums[target[loops] + span.start, 2] = weight[loops]  # of several the last one stays
         return sums
 
 
@@ -275,7 +282,6 @@ def _in_edges(
     arrays = {
         name: np.concatenate((array[spans[0]], part.halo_edge_arrays[name][spans[1]]))
         for name, array in part.owned_edge_arrays.items()
-        if name != EDGE_IDS
     }
     return np.concatenate(sources), np.concatenate(targets), np.concatenate(weights), arrays
 

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError, PluginError
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Rows
-from unilaunch_graph.aside import folder_beside, refuse_no_file
 from unilaunch_graph.data.graph_folder import NO_NAMES, Names, read_names
 from unilaunch_graph.data.labels import Task, predicted_classes
 from unilaunch_graph.exchange.gather import save_rows
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import folder_beside, map_new_file, refuse_no_file
 from unilaunch_graph.partition.part import Part
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -35,7 +35,6 @@ def _refused(job: Finished, *words: str) -> None:
         (["--num-parts", "3"], ["--num-parts 3", "2 ranks", "mpirun -n 3"]),
         (["--dataset", "corra"], ["'corra'", "did you mean 'cora'"]),
         (["--dataset", "missing.npz"], ["missing.npz"]),
-        (["--halo", "int8"], ["--halo", "--precision bfloat16"]),
         (["--epochs", "0"], ["--epochs", "greater than or equal to 1", "'0'"]),
         (["--epochs", "0", "--lr", "fast"], ["--epochs", "--lr", "'fast'"]),
         (["--hidden", "1000000000000"], ["--hidden", "less than or equal to 1000000"]),

@@ -142,7 +142,6 @@ def test_a_run_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     (["--partitioner", "scotch"], "no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"),
     (["--task", "regression"], "--task regression: the labels of sbm are int64 with 1 dimension(s): --task classes"),
     (["--edges", "given"], "--edges given --conv gcn: A_hat needs a symmetric graph"),
-    (["--halo", "int8"], "--halo: halo rows are exact"),
     (["--backend", "tensorflow"], "no backend 'tensorflow'; installed: mindspore, torch"),
 ])  # fmt: skip
 def test_refusals(arguments: list[str], words: str, tmp_path: Path) -> None:

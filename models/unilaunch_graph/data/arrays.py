@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.aside import folder_beside
+from unilaunch_graph.new_files import folder_beside
 
 #: The words of bfloat16, which numpy does not know: in a file their type says so by the name of its field.
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])

@@ -14,12 +14,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.arrays import BFLOAT16, Arrays, widened
 from unilaunch_graph.data.files import NUM_NODES, OF_EDGES, OF_NODES, SPLIT, check_arrays, count_nodes
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import is_known, known_texts, numbered, read_labels
 from unilaunch_graph.data.split import draw_shares, split_of_nodes
+from unilaunch_graph.new_files import folder_beside
 
 Folder = str | PathLike[str]
 #: Arrays of the user's, by name.

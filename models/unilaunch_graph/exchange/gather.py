@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_graph.aside import folder_beside
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import folder_beside, map_new_file
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.purpose import Purpose
 

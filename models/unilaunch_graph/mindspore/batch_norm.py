@@ -4,9 +4,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from unilaunch_graph.mindspore.padding import PADDING
-from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.mindspore.pynative import only_pynative
+from unilaunch_graph.mindspore.part import PADDING, GraphPart, only_pynative
 from unilaunch_graph.mindspore.reductions import sum_ranks
 from unilaunch_mindspore.linear import HALVES, widened
 

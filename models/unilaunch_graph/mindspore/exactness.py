@@ -20,8 +20,7 @@ from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import Transposed
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.comparison import Array, RowIds, Run
-from unilaunch_graph.mindspore.part import GraphPart, make_part
-from unilaunch_graph.mindspore.pynative import only_pynative
+from unilaunch_graph.mindspore.part import GraphPart, make_part, only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part

@@ -1,13 +1,16 @@
-"""One rank's part of a graph, as tensors of MindSpore."""
+"""One rank's part of a graph, as tensors of MindSpore.
 
-from dataclasses import dataclass, field
+Without rows MindSpore's operators return undefined values or crash: `padded` adds a node to a part without edges.
+"""
+
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
 import mindspore as ms
 import numpy as np
 import scipy.sparse as sp
-from mindspore import Tensor
+from mindspore import Tensor, ops
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -16,16 +19,76 @@ from unilaunch.interfaces.linear import Transposed
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.data.arrays import widened as widened_words
+from unilaunch_graph.data.graph import NONE
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
-from unilaunch_graph.mindspore.padding import padded
-from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import InEdges, Part, edge_ids, merge_in_edges
 from unilaunch_mindspore.linear import Apply, OnHost, widened
+
+#: The global id of the node that is added.
+PADDING = -1
+
+
+def padded(part: Part) -> Part:
+    """Return *part* with at least one node and one edge.
+
+    If it has no edge, it gets one node more, the last one: its global id is -1, its features are 0, it is in no split,
+    and its only edge comes from itself. Other ranks do not have it, and its rows count in no loss, so gradients do not
+    change.
+    """
+    if len(part.owned_indices) + len(part.halo_indices):
+        return part
+    row = np.zeros((1, part.num_features), part.features.dtype)
+    is_sparse = isinstance(part.features, sp.csr_array)
+    features: Any = sp.vstack((part.features, row), format="csr") if is_sparse else np.concatenate((part.features, row))
+    labels: Any = np.concatenate((part.labels, _row(part.labels)))
+    ends = (part.owned_indptr, part.halo_indptr)
+    owned_indptr, halo_indptr = (np.append(end, end[-1] + more) for end, more in zip(ends, (1, 0), strict=True))
+    return replace(
+        part,
+        owned=np.append(part.owned, PADDING),
+        owned_indptr=owned_indptr,
+        owned_indices=np.array([part.num_owned], np.int32),
+        halo_indptr=halo_indptr,
+        owned_edge_arrays={name: _row(array) for name, array in part.owned_edge_arrays.items()},
+        strengths=np.append(part.strengths, 1.0),
+        loops=np.append(part.loops, np.float32(1)),
+        features=features,
+        labels=labels,
+        split=np.append(part.split, np.uint8(NONE)),
+        node_arrays={name: np.concatenate((array, _row(array))) for name, array in part.node_arrays.items()},
+    )
+
+
+def _row(array: NDArray[Any]) -> NDArray[Any]:
+    """Return one more row, of zeros."""
+    return np.zeros((1, *array.shape[1:]), array.dtype)
+
+
+class _OnlyPyNative(ops.PrimitiveWithInfer):  # type: ignore[misc]
+    """An operator that does nothing in PyNative mode, and that the compiler cannot infer."""
+
+    def __init__(self) -> None:
+        super().__init__("only_pynative")
+
+    @override
+    def __call__(self) -> None:
+        """Do nothing."""
+
+    @override
+    def __infer__(self) -> None:
+        raise SpecError(
+            "ug.mindspore works in PyNative mode: call it outside of functions that ms.jit compiles, and leave out "
+            "ms.set_context(mode=ms.GRAPH_MODE)"
+        )
+
+
+#: Called first in what a user may compile, outside of syntax that the compiler does not know.
+only_pynative = _OnlyPyNative()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

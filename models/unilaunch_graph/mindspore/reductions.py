@@ -10,10 +10,9 @@ from mindspore import Tensor
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.mindspore.pynative import only_pynative
+from unilaunch_graph.mindspore.part import GraphPart, only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
-from unilaunch_graph.network.checks import check_count
+from unilaunch_graph.network.functions import check_count
 from unilaunch_graph.purpose import Purpose
 from unilaunch_mindspore.linear import widened
 

@@ -3,9 +3,8 @@
 import numpy as np
 from mindspore import Tensor, nn
 
-from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.mindspore.pynative import only_pynative
-from unilaunch_graph.network.checks import check_rows
+from unilaunch_graph.mindspore.part import GraphPart, only_pynative
+from unilaunch_graph.network.functions import check_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax
 from unilaunch_mindspore.linear import HALVES, FirstDerivative, widened
 

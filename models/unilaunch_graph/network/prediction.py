@@ -20,10 +20,10 @@ from unilaunch_graph.blocks import Block, Blocks, block_size, graph_of
 from unilaunch_graph.data.edges import EDGE_IDS
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.data.graph_folder import NO_NAMES, Names
-from unilaunch_graph.network.checks import check_matrix, check_rows
-from unilaunch_graph.network.layer import Layer as OurLayer
+from unilaunch_graph.network.functions import check_matrix, check_rows
+from unilaunch_graph.network.layers import Layer as OurLayer
 from unilaunch_graph.network.part import PartFields
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import map_new_file
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.prediction_file import names_of, refuse_no_predictions, save_predictions
 

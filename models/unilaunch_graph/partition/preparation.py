@@ -1,4 +1,9 @@
-"""From the options to this rank's part: the partition on disk is used if it fits, or made."""
+"""From the options to this rank's part.
+
+1. `describe_graph` finds the data set that the options name, and `read_dataset` reads its graph.
+2. `prepare` looks for the partition on disk. It reads and divides the graph only where there is none.
+3. `prepare_part` is called by all ranks: rank 0 prepares the partition, and each rank reads its part.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +37,6 @@ from unilaunch_graph.partition.store import (
     hash_array,
     hash_edges,
     is_visible,
-    older_partitions,
     part_dir,
     write_nodes,
     write_parts,
@@ -54,91 +58,181 @@ class Log(Protocol):
         """Log *message*."""
 
 
-class Ranks(Protocol):
-    """The ranks that prepare a partition together, for instance a `unilaunch.interfaces.model.Session`."""
+class DescribedGraph(NamedTuple):
+    """The graph that options describe; it is not read yet.
+
+    Attributes:
+        dataset: Where it comes from.
+        diffusion: What its edges become; None: they stay.
+        as_given: Directions, loops, duplicates and arrays of the edges stay. False: each edge is kept once in both
+            directions.
+    """
+
+    dataset: Dataset
+    diffusion: Diffusion | None
+    as_given: bool
 
     @property
-    def world(self) -> World:
-        """The identity of this rank."""
-
-    @property
-    def peers(self) -> Peers:
-        """Small messages between the ranks."""
-
-    @property
-    def log(self) -> Log:
-        """This rank's log."""
-
-    def together(self, phase: str) -> AbstractContextManager[None]:
-        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
+    def identity(self) -> dict[str, Any]:
+        """What decides the graph; JSON values."""
+        form = {"edges": "as given"} if self.as_given and not self.dataset.is_symmetric else {}
+        return {**self.dataset.identity, **form, **({"gdc": asdict(self.diffusion)} if self.diffusion else {})}
 
 
-def prepare(
-    options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False, check: Check | None = None
-) -> Partition:  # fmt: skip
-    """Return the partition that *options* describe; make it if it does not exist.
-
-    Where only labels, split or features are new, the cut of the same edges is used.
+def describe_graph(options: "DataSpec", log: Log, *, as_given: bool) -> DescribedGraph:
+    """Return the graph that *options* describe.
 
     Args:
-        options: The graph, and how it is divided.
-        num_parts: Number of parts.
+        options: The graph.
         log: Logs the progress.
-        as_given: Keep directions, loops, duplicates and features of the edges, for a user's network, for gat and for
-            sage. Otherwise each edge is kept once in both directions, as the GCN's A_hat needs it.
-        check: Called with the graph before it is divided, if it is read.
+        as_given: As in `DescribedGraph`: for a user's network, for gat and for sage. The GCN's A_hat needs symmetry.
 
     Raises:
-        InputError: The data set is unknown or damaged, the user's owners of the nodes do not fit, or a folder cannot be
-            written.
+        InputError: There is no such data set.
         SpecError: *as_given* with `use_gdc`.
-        PluginError: The partitioner is unknown or not installed, and the partition does not exist.
     """
-    dataset, how = find_dataset(options, log), diffusion_of(options)
     if as_given and options.use_gdc:
         raise SpecError("use_gdc: a diffused graph is for the model gcn: edges as they are given need use_gdc=False")
-    owner = _read_owner(options.owner, num_parts) if options.owner else None
-    cut = _identity(options, num_parts, owner)
-    form = {"edges": "as given"} if as_given and not dataset.is_symmetric else {}
-    data = fingerprint_of({**dataset.identity, **cut, **form, **({"gdc": asdict(how)} if how else {})})
-    root, name = _root(options), Path(dataset.name).stem
-    if folder := _looked_up(root, num_parts, data, dataset.folder):
-        log.say(f"partition: {folder}")
-        return Partition(folder, data, dataset.folder, dataset.sha256)
-    if options.parallel != "tensor" and owner is None:
-        load_partitioner(options.partitioner)  # refused before any file is read
-    for older in older_partitions(root, name, num_parts):
-        log.say(f"{older}: an older version made it: the partition is made again; that folder may be deleted")
-    begin = time.perf_counter()
-    graph = read_dataset(dataset, how, log, as_given=as_given)
-    if check:
-        check(graph)
-    edges = hash_edges(graph)
-    trains = {"train": hash_array(graph.split == TRAIN)} if options.balance == "train" else {}
-    fingerprint = fingerprint_of({"of": edges, **cut, **trains})
-    origin = Origin(dataset.name, edges, fingerprint, data, "none", dataset.folder)
-    folder = next(root.glob(f"*-{num_parts}-{fingerprint[:12]}"), root / f"{name}-{num_parts}-{fingerprint[:12]}")
-    said = "the cut of the same edges"
-    if not folder.exists():
-        divided = _divide(graph, num_parts, options, log, owner)
-        write_parts(folder, replace(origin, partitioner=divided.partitioner), divided.parts, divided.adjacency)
-        said = divided.said
-    _refuse_incomplete(folder, num_parts)
-    if _open(options).identity != dataset.identity:  # else the hash of the old content would name the new one
-        raise InputError(f"{dataset.name}: was changed while it was read: start again")
-    write_nodes(folder, origin, graph, root / f"{name}-nodes", log.say)
-    log.say(f"partition: {_parts(num_parts)}, {said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, data, dataset.folder, dataset.sha256)
+    dataset = _open(options)
+    if dataset.is_normalised and options.normalize_features is None:
+        log.say(
+            f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
+            "--no-normalize-features, or normalize_features=False of ug.load, leaves them as they are"
+        )
+    diffusion = Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
+    return DescribedGraph(dataset, diffusion, as_given)
 
 
-def _identity(options: "DataSpec", num_parts: int, owner: Owner | None) -> dict[str, Any]:
-    """Return what decides the cut of given edges."""
-    cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
-    if owner is not None:
-        return {**cut, "owner": hash_array(owner)}
-    if options.parallel != "tensor":  # else no partitioner is asked
-        cut["partitioner"] = "metis" if options.partitioner == "auto" else options.partitioner
-    return cut
+def _open(options: "DataSpec") -> Dataset:
+    return open_dataset(
+        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
+    )
+
+
+def read_dataset(described: DescribedGraph, log: Log) -> Graph:
+    """Return the described graph.
+
+    Raises:
+        InputError: The data set is damaged, has a negative weight, which A_hat does not allow, or weights of edges that
+            are to be diffused.
+    """
+    dataset, diffusion, as_given = described
+    log.say(f"reading {dataset.name}")
+    graph = dataset.load()
+    if not as_given:
+        graph = _symmetrised(graph, dataset.name, log)
+    edges = f"{len(graph.indices):,} directed" if graph.is_directed else f"{len(graph.indices) // 2:,}"
+    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {edges} edges")
+    if diffusion:
+        if graph.weights is not None:
+            raise InputError(
+                f"{dataset.name}: --use-gdc diffuses a graph whose edges have no weights, and these have: leave "
+                "--use-gdc out, or edge_weight"
+            )
+        log.say("diffusing it")
+        graph = diffuse(graph, diffusion)
+        log.say(f"diffused: {len(graph.indices) // 2:,} edges")
+    return graph
+
+
+def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
+    try:
+        graph, changes = graph.symmetrised()
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from error
+    for change in changes:
+        log.say(f"{name}: {change}")
+    return graph
+
+
+def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:
+    """Return the graph that *options* describe; arguments and errors are those of the two functions above."""
+    return read_dataset(describe_graph(options, log, as_given=as_given), log)
+
+
+class _Divided(NamedTuple):
+    said: str
+    partitioner: str
+    parts: Iterator[Part]
+    adjacency: Adjacency | None
+
+
+class _Division(NamedTuple):
+    """How the options divide a graph.
+
+    Attributes:
+        options: The options.
+        num_parts: Number of parts.
+        owner: The part of each node, if the user has decided it.
+    """
+
+    options: "DataSpec"
+    num_parts: int
+    owner: Owner | None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the cut of given edges; JSON values."""
+        options = self.options
+        cut: dict[str, Any] = {
+            "num_parts": self.num_parts, "balance": options.balance, "parallel": options.parallel
+        }  # fmt: skip
+        if self.owner is not None:
+            return {**cut, "owner": hash_array(self.owner)}
+        if options.parallel != "tensor":  # else no partitioner is asked
+            cut["partitioner"] = "metis" if options.partitioner == "auto" else options.partitioner
+        return cut
+
+    def refuse_unknown_partitioner(self) -> None:
+        """Refuse a partitioner that is not there, before any file is read.
+
+        Raises:
+            PluginError: It is unknown or not installed.
+        """
+        if self.options.parallel != "tensor" and self.owner is None:
+            load_partitioner(self.options.partitioner)
+
+    def divide(self, graph: Graph, log: Log) -> _Divided:
+        """Return the parts of *graph*, which have no rows of the nodes."""
+        graph, num_parts, parallel = _without_rows(graph), self.num_parts, self.options.parallel
+        if parallel != "tensor":
+            structure = graph.structure()
+            owner, partitioner, halo = self._assign(structure, log)
+            if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure
+                halo = halo_size(graph, owner, num_parts)
+            said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
+            if parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):
+                parts = split_parts(graph, order_nodes(structure, owner, num_parts))
+                return _Divided(f"{said} by {partitioner}", partitioner, parts, None)
+            log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
+        adjacency, slices = slice_nodes(graph, num_parts)
+        return _Divided("by columns", "none", slices, adjacency)
+
+    def _assign(self, structure: Graph, log: Log) -> Assignment:
+        """Return who owns each node: what the user has decided, or a partitioner."""
+        owner, num_parts, partitioner = self.owner, self.num_parts, self.options.partitioner
+        if owner is not None:
+            if len(owner) != structure.num_nodes:
+                raise InputError(f"owner: {len(owner):,} numbers, but the graph has {structure.num_nodes:,} nodes")
+            return Assignment(owner, "owner", halo_size(structure, owner, num_parts))
+        bound = "" if partitioner in {"auto", "metis"} else f" by {partitioner}, in at most {PATIENCE} s"
+        log.say(f"cutting it into {_parts(num_parts)}{bound}")
+        return assign(structure, num_parts, self.options.balance, partitioner)
+
+
+def _parts(number: int) -> str:
+    return f"{number} part{'s' * (number != 1)}"
+
+
+def _without_rows(graph: Graph) -> Graph:
+    """Return the edges and the split only: a cut has no other arrays of the nodes."""
+    none = np.zeros((graph.num_nodes, 0), np.float32)
+    return replace(graph, features=none, labels=np.zeros(graph.num_nodes, np.int64), node_arrays={})
+
+
+def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
+    """Return whether two all-to-alls move fewer rows than one halo exchange, over all ranks."""
+    return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
 def _read_owner(path: Path, num_parts: int) -> Owner:
@@ -169,6 +263,56 @@ def _read_owner(path: Path, num_parts: int) -> Owner:
     return owner
 
 
+def prepare(
+    options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False, check: Check | None = None
+) -> Partition:  # fmt: skip
+    """Return the partition that *options* describe; make it if it does not exist.
+
+    Where only labels, split or features are new, the cut of the same edges is used.
+
+    Args:
+        options: The graph, and how it is divided.
+        num_parts: Number of parts.
+        log: Logs the progress.
+        as_given: As in `describe_graph`.
+        check: Called with the graph before it is divided, if it is read.
+
+    Raises:
+        InputError: The data set is unknown or damaged, the user's owners of the nodes do not fit, or a folder cannot be
+            written.
+        SpecError: *as_given* with `use_gdc`.
+        PluginError: The partitioner is unknown or not installed, and the partition does not exist.
+    """
+    described = describe_graph(options, log, as_given=as_given)
+    dataset = described.dataset
+    division = _Division(options, num_parts, _read_owner(options.owner, num_parts) if options.owner else None)
+    data, root = fingerprint_of({**described.identity, **division.identity}), _root(options)
+    if folder := _find(root, num_parts, data, dataset.folder):
+        log.say(f"partition: {folder}")
+        return Partition(folder, data, dataset.folder, dataset.sha256)
+    division.refuse_unknown_partitioner()
+    begin, name = time.perf_counter(), Path(dataset.name).stem
+    graph = read_dataset(described, log)
+    if check:
+        check(graph)
+    edges = hash_edges(graph)
+    balanced = {"train": hash_array(graph.split == TRAIN)} if options.balance == "train" else {}
+    cut = fingerprint_of({"of": edges, **division.identity, **balanced})
+    origin = Origin(dataset.name, edges, cut, data, "none", dataset.folder)
+    folder = next(root.glob(f"*-{num_parts}-{cut[:12]}"), root / f"{name}-{num_parts}-{cut[:12]}")
+    said = "the cut of the same edges"
+    if not folder.exists():
+        divided = division.divide(graph, log)
+        write_parts(folder, replace(origin, partitioner=divided.partitioner), divided.parts, divided.adjacency)
+        said = divided.said
+    _refuse_incomplete(folder, num_parts)
+    if _open(options).identity != dataset.identity:  # else the hash of the old content would name the new one
+        raise InputError(f"{dataset.name}: was changed while it was read: start again")
+    write_nodes(folder, origin, graph, root / f"{name}-nodes", log.say)
+    log.say(f"partition: {_parts(num_parts)}, {said}, {time.perf_counter() - begin:.1f} s: {folder}")
+    return Partition(folder, data, dataset.folder, dataset.sha256)
+
+
 def _root(options: "DataSpec") -> Path:
     try:
         return (options.partition_dir or data_folder(options.data_dir) / "partitions").expanduser()
@@ -178,7 +322,7 @@ def _root(options: "DataSpec") -> Path:
         ) from None
 
 
-def _looked_up(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
+def _find(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
     """Return the folder of the cut if it is there, whole, with this data set.
 
     Raises:
@@ -198,55 +342,23 @@ def _refuse_incomplete(folder: Path, num_parts: int) -> None:
         raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
-def _parts(number: int) -> str:
-    return f"{number} part{'s' * (number != 1)}"
+class Ranks(Protocol):
+    """The ranks that prepare a partition together, for instance a `unilaunch.interfaces.model.Session`."""
 
+    @property
+    def world(self) -> World:
+        """The identity of this rank."""
 
-class _Divided(NamedTuple):
-    said: str
-    partitioner: str
-    parts: Iterator[Part]
-    adjacency: Adjacency | None
+    @property
+    def peers(self) -> Peers:
+        """Small messages between the ranks."""
 
+    @property
+    def log(self) -> Log:
+        """This rank's log."""
 
-def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log, owner: Owner | None) -> _Divided:
-    """Divide the graph as *options* request."""
-    graph = _without_rows(graph)
-    if options.parallel != "tensor":
-        structure = graph.structure()
-        owner, partitioner, halo = _assign(structure, num_parts, options, log, owner)
-        if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure
-            halo = halo_size(graph, owner, num_parts)
-        said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
-        if options.parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):
-            parts = split_parts(graph, order_nodes(structure, owner, num_parts))
-            return _Divided(f"{said} by {partitioner}", partitioner, parts, None)
-        log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
-    adjacency, slices = slice_nodes(graph, num_parts)
-    return _Divided("by columns", "none", slices, adjacency)
-
-
-def _assign(structure: Graph, num_parts: int, options: "DataSpec", log: Log, owner: Owner | None) -> Assignment:
-    """Return who owns each node: what the user has said, or a partitioner."""
-    if owner is not None:
-        if len(owner) != structure.num_nodes:
-            raise InputError(f"owner: {len(owner):,} numbers, but the graph has {structure.num_nodes:,} nodes")
-        return Assignment(owner, "owner", halo_size(structure, owner, num_parts))
-    is_metis = options.partitioner in {"auto", "metis"}
-    bound = "" if is_metis else f" by {options.partitioner}, in at most {PATIENCE} s"
-    log.say(f"cutting it into {_parts(num_parts)}{bound}")
-    return assign(structure, num_parts, options.balance, options.partitioner)
-
-
-def _without_rows(graph: Graph) -> Graph:
-    """Return the edges and the split only: a cut has no other arrays of the nodes."""
-    none = np.zeros((graph.num_nodes, 0), np.float32)
-    return replace(graph, features=none, labels=np.zeros(graph.num_nodes, np.int64), node_arrays={})
-
-
-def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
-    """Return whether two all-to-alls move fewer rows than one halo exchange, over all ranks."""
-    return halo > 2 * num_nodes * (num_parts - 1) / num_parts
+    def together(self, phase: str) -> AbstractContextManager[None]:
+        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
 
 
 def prepare_part(
@@ -260,7 +372,7 @@ def prepare_part(
     Args:
         options: The graph, and how it is divided.
         session: This rank.
-        as_given: As in `prepare`.
+        as_given: As in `describe_graph`.
         check: Called with the graph before it is divided, and with the part.
 
     Raises:
@@ -271,8 +383,8 @@ def prepare_part(
     with session.together("partition"):
         if world.rank == 0:
             made = prepare(options, world.size, session.log, as_given=as_given, check=check)
-    partition = _heard(session.peers.share(_told(made))[0])
-    partition = _seen_here(partition, options, session, as_given=as_given)
+    partition = _from_json(session.peers.share(_to_json(made))[0])
+    partition = _on_this_host(partition, options, session, as_given=as_given)
     with session.together("load part"):
         reader = PartReader.open(partition, world.rank, world.size, checks_shared=world.local_rank == 0)
     for _ in range(reader.steps):
@@ -286,19 +398,19 @@ def prepare_part(
     return replace(part, data_sha256=partition.data_sha256)
 
 
-def _told(partition: Partition | None) -> JsonValue:
+def _to_json(partition: Partition | None) -> JsonValue:
     if partition is None:
         return None
     home = str(partition.home) if partition.home else None
     return [str(partition.folder.absolute()), partition.fingerprint, home, partition.data_sha256]
 
 
-def _heard(told: JsonValue) -> Partition:
-    folder, fingerprint, home, data_sha256 = cast("tuple[str, str, str | None, str]", told)
+def _from_json(values: JsonValue) -> Partition:
+    folder, fingerprint, home, data_sha256 = cast("tuple[str, str, str | None, str]", values)
     return Partition(Path(folder), fingerprint, Path(home) if home else None, data_sha256)
 
 
-def _seen_here(partition: Partition, options: "DataSpec", session: Ranks, *, as_given: bool) -> Partition:
+def _on_this_host(partition: Partition, options: "DataSpec", session: Ranks, *, as_given: bool) -> Partition:
     """Return the partition as this host finds it; make it if the host does not see rank 0's folders."""
     world = session.world
     with together(session.peers):
@@ -314,8 +426,8 @@ def _seen_here(partition: Partition, options: "DataSpec", session: Ranks, *, as_
             made = prepare(options, world.size, session.log, as_given=as_given)
             if made.fingerprint != partition.fingerprint:
                 raise InputError(f"{world.host}: the data set there is another than on rank 0's host: copy it over")
-    places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, _told(made)]))
-    return next(_heard(told) for node, local, told in places if node == world.node_rank and local == 0)
+    places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, _to_json(made)]))
+    return next(_from_json(values) for node, local, values in places if node == world.node_rank and local == 0)
 
 
 def _check_fit(part: Part, session: Ranks) -> None:
@@ -345,73 +457,3 @@ def _checksums(nodes: NDArray[Any], counts: NDArray[Any]) -> dict[str, JsonValue
         for rank, (end, count) in enumerate(zip(ends, counts, strict=True))
         if count
     }
-
-
-def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:
-    """Return the graph that *options* describe, with diffusion if they request it.
-
-    Args:
-        options: The graph.
-        log: Logs the progress.
-        as_given: As in `prepare`.
-
-    Raises:
-        InputError: The data set is unknown or damaged, or has a negative weight, which A_hat does not allow.
-    """
-    return read_dataset(find_dataset(options, log), diffusion_of(options), log, as_given=as_given)
-
-
-def _open(options: "DataSpec") -> Dataset:
-    return open_dataset(
-        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
-    )
-
-
-def find_dataset(options: "DataSpec", log: Log) -> Dataset:
-    """Return the data set that *options* name; it is not read yet.
-
-    Raises:
-        InputError: There is no such data set.
-    """
-    dataset = _open(options)
-    if dataset.is_normalised and options.normalize_features is None:
-        log.say(
-            f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
-            "--no-normalize-features, or normalize_features=False of ug.load, leaves them as they are"
-        )
-    return dataset
-
-
-def diffusion_of(options: "DataSpec") -> Diffusion | None:
-    """Return the diffusion that *options* request; None: they request none."""
-    return Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
-
-
-def read_dataset(dataset: Dataset, how: Diffusion | None, log: Log, *, as_given: bool) -> Graph:
-    """Return the graph of a data set, with the diffusion *how*; the other arguments are those of `read_graph`."""
-    log.say(f"reading {dataset.name}")
-    graph = dataset.load()
-    if not as_given:
-        graph = _symmetrised(graph, dataset.name, log)
-    edges = f"{len(graph.indices):,} directed" if graph.is_directed else f"{len(graph.indices) // 2:,}"
-    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {edges} edges")
-    if how:
-        if graph.weights is not None:
-            raise InputError(
-                f"{dataset.name}: --use-gdc diffuses a graph whose edges have no weights, and these have: leave "
-                "--use-gdc out, or edge_weight"
-            )
-        log.say("diffusing it")
-        graph = diffuse(graph, how)
-        log.say(f"diffused: {len(graph.indices) // 2:,} edges")
-    return graph
-
-
-def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
-    try:
-        graph, changes = graph.symmetrised()
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from error
-    for change in changes:
-        log.say(f"{name}: {change}")
-    return graph

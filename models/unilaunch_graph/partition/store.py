@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from glob import escape
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,12 +32,11 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch.machine.cgroups import memory_limit
-from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.arrays import check_csr, check_range
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.hashes import hash_file, read_hash, remember, stamp
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import folder_beside, map_new_file
 from unilaunch_graph.partition.part import Adjacency, Part
 
 #: Raise it when a change writes other files for the same graph: partitions are then made again.
@@ -230,12 +228,6 @@ def is_visible(partition: Partition, index: int) -> bool:
     if not nodes_file(folder, partition.fingerprint).exists() or not part_dir(folder, index).is_dir():
         return False
     return all(Path(one.path).exists() for one in partition.nodes.files.values())
-
-
-def older_partitions(root: Path, name: str, num_parts: int) -> list[Path]:
-    """Return the folders that an older version made of a data set of this name: nothing reads them any more."""
-    folders = [path.parents[1] for path in root.glob(f"{escape(name)}-{num_parts}-*/part.0/{MANIFEST}")]
-    return [folder for folder in folders if not (folder / "data").exists()]
 
 
 def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: Adjacency | None = None) -> None:

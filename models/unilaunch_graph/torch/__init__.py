@@ -8,17 +8,13 @@ Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where Py
 from typing import TYPE_CHECKING, Any
 
 from unilaunch_graph.comparison import NotCheckedError
-from unilaunch_graph.network.dropout import dropout
-from unilaunch_graph.network.exchange import barrier, fetch, gather, halo, sum_halo
-from unilaunch_graph.network.metrics import accuracy
+from unilaunch_graph.network.functions import accuracy, barrier, dropout, fetch, gather, halo, sum_halo
 from unilaunch_graph.torch.batch_norm import BatchNorm
-from unilaunch_graph.torch.blocks import blocks
-from unilaunch_graph.torch.gat import GATConv
+from unilaunch_graph.torch.layers import GATConv, SAGEConv
 from unilaunch_graph.torch.loading import load
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.prediction import predict
+from unilaunch_graph.torch.prediction import blocks, predict
 from unilaunch_graph.torch.reductions import mean, sum_gradients, sum_ranks
-from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute

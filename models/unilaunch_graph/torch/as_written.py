@@ -7,7 +7,7 @@ from torch_geometric.nn.aggr import Aggregation
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense import Linear
 
-from unilaunch_graph.torch.eager import is_eager
+from unilaunch_graph.torch.part import is_eager
 
 _STEPS = ("propagate", "message", "aggregate", "edge_update")
 _HOOKS = [f"_{step}_forward_{when}hooks" for step in _STEPS for when in ("pre_", "")]

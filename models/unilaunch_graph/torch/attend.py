@@ -8,17 +8,16 @@ from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv import GATConv, GATv2Conv, MessagePassing, TransformerConv
 from typing_extensions import override
 
-from unilaunch_graph.network.exchange import halo
-from unilaunch_graph.network.gat import GraphAttention
-from unilaunch_graph.network.layer import Framework
+from unilaunch_graph.network.functions import halo
+from unilaunch_graph.network.layers import Framework, GraphAttention
 from unilaunch_graph.operators.attention import Attention, AttentionCall, Scores
-from unilaunch_graph.operators.edge_features import FILLS
+from unilaunch_graph.operators.edges import FILLS
 from unilaunch_graph.operators.scores import DynamicScores, ProductScores
 from unilaunch_graph.torch.as_written import aggregates_as_written, is_of_pyg, is_plain_linear, is_plain_matrix
-from unilaunch_graph.torch.blocks import ON_BLOCK
-from unilaunch_graph.torch.layer import TORCH
+from unilaunch_graph.torch.layers import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.portable_dropout import draw_seed
+from unilaunch_graph.torch.prediction import ON_BLOCK
 
 _STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})
 

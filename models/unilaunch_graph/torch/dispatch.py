@@ -13,8 +13,8 @@ from inspect import Parameter, Signature
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.prediction import ON_BLOCK
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,18 +13,16 @@ from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.network.exchange import halo
+from unilaunch_graph.network.functions import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending, may_attend
-from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.dispatch import install, on_part
-from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
-from unilaunch_graph.torch.functions import EXACT_FUNCTIONS
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart, is_of_another_part
+from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
-from unilaunch_graph.torch.quantile import quantile
+from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights

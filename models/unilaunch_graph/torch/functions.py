@@ -1,4 +1,4 @@
-"""What PyG's functions that count, add or drop edges do on a part, so that they are exact."""
+"""What PyG's functions that count, add or drop edges do on a part, so that they are exact; and its median."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import ChebConv, gcn_conv
 from torch_geometric.utils import (
     add_remaining_self_loops,
@@ -20,10 +21,21 @@ from torch_geometric.utils import (
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.network.exchange import halo, sum_halo
+from unilaunch_graph.network.functions import halo, sum_halo
 from unilaunch_graph.torch.dispatch import OnPart
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
+
+
+def quantile(  # noqa: PLR0913, PLR0917
+    self: QuantileAggregation, x: torch.Tensor, index: torch.Tensor, ptr: Any, dim_size: int, dim: int = -2  # noqa: ARG001
+) -> torch.Tensor:  # fmt: skip
+    """Return what PyG's forward returns, which fails if the first node has no row: it gets a node in front that has."""
+    rows = x.new_zeros([2 if axis == dim % x.dim() else size for axis, size in enumerate(x.shape)])
+    index = torch.cat([index.new_zeros(2), index + 1])
+    out: torch.Tensor = type(self).forward(self, torch.cat([rows, x], dim), index, None, dim_size + 1, dim)
+    return out.narrow(dim, 1, dim_size)
+
 
 Weights = torch.Tensor | None
 

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
+from torch.autograd import forward_ad
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -20,10 +21,19 @@ from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fi
 from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.tensor_halo import TensorFetch, TensorHalo
 from unilaunch_torch.linear import apply
+
+
+def is_eager() -> bool:
+    """Return whether tensors hold numbers now: not in torch.compile, torch.func or forward-mode derivatives."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001  (torch has no other name for it)
+        and forward_ad._current_level < 0  # noqa: SLF001
+    )
+
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 #: The edge_index of each part in use, by its id.

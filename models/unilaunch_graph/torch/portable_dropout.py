@@ -25,9 +25,9 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
-from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.dispatch import RUNNING, on_part
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.prediction import ON_BLOCK
 
 #: Functions that drop single elements, or whole channels: all elements of a row's column.
 _ELEMENTS = frozenset({functional.dropout, functional.alpha_dropout, torch.dropout, torch.alpha_dropout})

@@ -8,7 +8,7 @@ import torch
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.network.checks import check_count
+from unilaunch_graph.network.functions import check_count
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks

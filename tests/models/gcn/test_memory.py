@@ -77,20 +77,25 @@ def test_wide_weights_of_sparse_features(hidden: int, gigabytes: tuple[int, int]
     assert memory.features < 10_000_000
 
 
-@pytest.mark.parametrize(("kind", "precision", "bytes_each"), [
-    ("float32", "float32", 4), ("float64", "float32", 8 + 4), ("float16", "float32", 2 + 4),
-    ("int32", "float32", 4 + 4), ("float64", "float64", 8), ("float32", "float64", 4 + 8),
+@pytest.mark.parametrize(("kind", "precision", "kept", "copied"), [
+    ("float32", "float32", 4, 0), ("float64", "float32", 8, 4), ("float16", "float32", 2, 4),
+    ("int32", "float32", 4, 4), ("float64", "float64", 8, 0), ("float32", "float64", 4, 8),
 ])  # fmt: skip
-def test_features_count_in_their_own_type(kind: str, precision: Any, bytes_each: int) -> None:
-    """The part keeps them as the user gave them, and a training in another type has a copy; A_hat X is another."""
+def test_features_count_in_their_own_type(kind: str, precision: Any, kept: int, copied: int) -> None:
+    """As the user gave them, with a training's copy in another type, and the rows that dropout makes of them.
+
+    A_hat X is another array, but stands in the place of the copy or of X where sage does not need X too.
+    """
     graph = _graph(400, np.ones((400, 1000), kind))
     part = next(split_parts(graph, order_nodes(graph, np.zeros(400, np.int64), 1)))
-    aggregated = np.dtype(precision).itemsize
-    for dropout in (0.0, 0.5):
-        spec = GcnSpec(hidden=16, precision=precision, dropout=dropout)
+    made = np.dtype(precision).itemsize
+    all_three, in_place = kept + copied + made, (kept + made if copied else made)
+    cases: Any = (("gcn", 0.5, all_three), ("sage", 0.0, all_three), ("gcn", 0.0, in_place))
+    for conv, dropout, expected in cases:
+        spec = GcnSpec(hidden=16, precision=precision, dropout=dropout, conv=conv)
         for share in (share_of_part(spec, part), share_of_graph(spec, graph, 1)):
             features = forecast_memory(spec, plan_layers(spec, 1000, 5), share, "torch").features
-            assert features == 400 * 1000 * (bytes_each + aggregated)
+            assert features == 400 * 1000 * expected
 
 
 class _Session:

@@ -23,7 +23,7 @@ def test_another_graph_has_its_features_scaled_as_in_training(
     run: dict[str, Any], other: str | None, expected: object, tmp_path: Path
 ) -> None:
     """None leaves it to the name of the data set, which is then the run's."""
-    (tmp_path / "spec.json").write_text(json.dumps({"seed": 3, "options": GcnSpec(**run).to_json()}))
+    (tmp_path / "spec.json").write_text(json.dumps({"seed": 3, "options": GcnSpec(**run).to_json(), "started_in": ""}))
     trained, seed = _trained(PredictSpec(folder=tmp_path, dataset=other))
     assert (trained.normalize_features, trained.dataset, seed) == (expected, other or run["dataset"], 3)
 

@@ -22,7 +22,7 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.blocks import Block, Blocks
 from unilaunch_graph.exchange.gather import save_rows
-from unilaunch_graph.new_file import map_new_file
+from unilaunch_graph.new_files import map_new_file
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_graph.network.exchange import fetch
+from unilaunch_graph.network.functions import fetch
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart, make_part

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
 from unilaunch_graph import aside
-from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.new_files import folder_beside
 from unilaunch_graph.partition import store
 from unilaunch_graph.partition.cut import Order, order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
@@ -264,7 +264,7 @@ def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unilaunch_graph.aside import folder_beside
+from unilaunch_graph.new_files import folder_beside
 with folder_beside(Path(sys.argv[1])) as aside:
     (aside / "part.0").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

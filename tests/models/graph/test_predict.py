@@ -23,6 +23,7 @@ from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph_folder import Names
+from unilaunch_graph.partition import cut
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import predict
@@ -454,6 +455,28 @@ def test_a_gcn_of_a_graph_without_weights_is_exact(parts: int, *, distributed: b
         return ug.torch.gather(rows, part)
 
     torch.testing.assert_close(on_parts(plain, parts, work)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, PARTS])
+def test_parallel_edges_keep_their_order(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums have the bits of the whole graph; of many loops of a node the last one counts, as in PyG.
+
+    In a part of many nodes these have another order than the user's, and so have the edges that the part stores.
+    """
+    monkeypatch.setattr(cut, "BLOCK_NODES", 4)
+    whole = make_whole(num_edges=3000)
+    torch.manual_seed(0)
+    layers = [nn.SimpleConv().eval(), nn.GCNConv(8, 3).eval()]
+
+    def work(part: GraphPart) -> Any:
+        assert (part.owned.diff() < 0).any()
+        rows = [predict([partial(_weighted, layer)], _single(part), memory=SMALL) for layer in layers]
+        return [ug.torch.gather(one, part) for one in rows]
+
+    expected = [layer(whole.x.float(), whole.edge_index, whole.edge_weight.float()).detach() for layer in layers]
+    sums, normalised = on_parts(whole, parts, work)[0]
+    assert torch.equal(sums, expected[0])
+    torch.testing.assert_close(normalised, expected[1], rtol=1e-5, atol=1e-5)
 
 
 def test_a_whole_model_returns_a_row_for_each_node(tmp_path: Path) -> None:

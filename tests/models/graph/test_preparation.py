@@ -410,15 +410,3 @@ def test_ranks_of_a_host_read_rows_step_by_step(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(PartReader, "open", damaging)
     with pytest.raises(RefusedTogetherError, match=r"split-.*damaged"):
         _prepare(options, ["a", "a", "b"], tmp_path / "again", as_given=True)
-
-
-def test_a_partition_of_an_older_version_is_made_again_with_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its folder stays, and is named."""
-    older = tmp_path / "partitions" / "graph-2-0123456789ab"
-    (older / "part.0").mkdir(parents=True)
-    (older / "part.0" / "manifest.json").write_text('{"format": 8}')
-    options = DataSpec(dataset=str(_write_graph(tmp_path / "graph")), data_dir=tmp_path)
-    assert preparation.prepare(options, 2, Log(), as_given=True).folder != older
-    assert f"{older}: an older version made it: the partition is made again" in capsys.readouterr().err

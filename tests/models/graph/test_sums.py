@@ -23,7 +23,7 @@ from unilaunch_graph.operators.neighbours import Neighbours
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.torch import GATConv, SAGEConv, gather
 from unilaunch_graph.torch.distributed import distribute
-from unilaunch_graph.torch.layer import made_of
+from unilaunch_graph.torch.layers import made_of
 from unilaunch_graph.torch.part import GraphPart
 
 WIDTH = 8

@@ -1,16 +1,18 @@
-"""The functions of MindSpore that unilaunch's layers use."""
+"""GATConv and SAGEConv: PyG's parameters and results, without a message in memory."""
 
 from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import XavierUniform, initializer
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from unilaunch_graph.arrays import FloatType, HostFunction
-from unilaunch_graph.mindspore.padding import padded
-from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.part import GraphPart, only_pynative, padded
 from unilaunch_graph.mindspore.ranks import Collective
+from unilaunch_graph.network.layers import GraphAttention, GraphSage
 from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import Apply, Call, OnHost, widened
 
@@ -93,3 +95,76 @@ class Linear(nn.Dense):  # type: ignore[misc]
 
 _add_bias = _AddBias()
 MINDSPORE = _MindSpore()
+
+
+class GATConv(GraphAttention, nn.Cell):  # type: ignore[misc]
+    """`ug.torch.GATConv` in MindSpore: `help` shows the arguments at `__init__`, as `GraphAttention` has them."""
+
+    framework, name = MINDSPORE, "ug.mindspore.GATConv"
+
+    @override
+    def linear(self, in_channels: int, out_channels: int, dtype: Any) -> nn.Dense:
+        return nn.Dense(
+            in_channels, out_channels, weight_init=XavierUniform(), has_bias=False, dtype=dtype or ms.float32
+        )
+
+    @override
+    def vector(self, shape: tuple[int, ...], dtype: Any) -> Parameter:
+        return Parameter(initializer("zeros" if len(shape) == 1 else XavierUniform(), shape, dtype or ms.float32))
+
+    @override
+    def draw_seed(self) -> int:
+        raise ValueError(f"{self.name}: dropout needs a seed in each step: conv(x, part, seed=step)")
+
+    def construct(
+        self, x: Tensor, part: GraphPart, edge_attr: Tensor | None = None, *, seed: int | None = None
+    ) -> Tensor:
+        """Return the rows of the owned nodes; all ranks must call it. (num_owned, heads * out_channels)
+
+        Args:
+            x: Rows of the owned nodes, float32 or float64. (num_owned, in_channels)
+            part: This rank's part.
+            edge_attr: Features of the edges of `part.edge_index`, where edge_dim is given; `part.edge_attr` if None.
+                (edges, edge_dim)
+            seed: Names the dropout's masks: the same number on every rank, and another one in each step.
+
+        Returns:
+            The mean of the heads where concat is False. (num_owned, out_channels)
+
+        Raises:
+            ValueError: x or edge_attr has another shape, edge_attr is missing, or there is dropout and no seed.
+        """
+        only_pynative()
+        return self.attend(x, part, edge_attr, seed)
+
+
+#: The least norm that a row is divided by, as in PyTorch.
+_LEAST_NORM = 1e-12
+
+
+class SAGEConv(GraphSage, nn.Cell):  # type: ignore[misc]
+    """`ug.torch.SAGEConv` in MindSpore: `help` shows the arguments at `__init__`, as `GraphSage` has them."""
+
+    framework, name = MINDSPORE, "ug.mindspore.SAGEConv"
+
+    @override
+    def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> Linear:
+        return Linear(in_channels, out_channels, has_bias=bias, dtype=dtype or ms.float32)
+
+    @override
+    def normalized(self, rows: Tensor) -> Tensor:
+        squares = (rows * rows).sum(1, keepdims=True)
+        return rows / ops.maximum(squares, Tensor(_LEAST_NORM**2, rows.dtype)).sqrt()  # sqrt'(0) is infinite
+
+    def construct(self, x: Tensor, part: GraphPart) -> Tensor:
+        """Return the rows of the owned nodes; all ranks must call it. (num_owned, out_channels)
+
+        Args:
+            x: Rows of the owned nodes, float32 or float64. (num_owned, in_channels)
+            part: This rank's part.
+
+        Raises:
+            ValueError: x does not have num_owned rows.
+        """
+        only_pynative()
+        return self.propagate(x, part)
