@@ -22,7 +22,6 @@ shift 3
 exec "$@"
 """
 QUOTA = "from unilaunch.machine.cgroups import cpu_quota; print(cpu_quota())"
-MEMORY = "from unilaunch.machine.cgroups import memory_limit; print(memory_limit())"
 KILLED = """
 import subprocess, sys
 from unilaunch.machine.cgroups import oom_kills
@@ -70,16 +69,6 @@ def test_the_quota_of_every_cgroup_above_holds() -> None:
         assert _run_in(inner, "cpu", "container", QUOTA) == "1.5"
         (inner / "cpu.cfs_quota_us").write_text("-1")
         assert _run_in(inner, "cpu", "container", QUOTA) == "None"
-
-
-@pytest.mark.system
-def test_the_memory_of_every_cgroup_above_is_the_limit() -> None:
-    """As Slurm sets it: above the cgroup of the process."""
-    with _nested("memory") as inner:
-        (inner.parent / "memory.limit_in_bytes").write_text(str(256 << 20))
-        assert _run_in(inner, "memory", "host", MEMORY) == str(256 << 20)
-        (inner / "memory.limit_in_bytes").write_text(str(128 << 20))
-        assert _run_in(inner, "memory", "container", MEMORY) == str(128 << 20)
 
 
 @pytest.mark.system

@@ -94,20 +94,6 @@ def test_every_value_makes_the_way(values: dict[str, Any]) -> None:
     assert taken.spec.to_json() == {name: task.spec.to_json()[name] for name in taken.spec.to_json()}
 
 
-def test_a_programs_arguments_are_those_behind_the_dashes() -> None:
-    """Whatever they begin with."""
-    args = ("--lr", "-1", "--", "a b")
-    task = _task(Target("module", "tool"), target="-m tool", args=args)
-    assert take_over(hand_over(task), args).spec.args == args
-
-
-def test_a_spec_that_was_handed_over_is_frozen() -> None:
-    """As the one that was checked."""
-    taken = take_over(hand_over(_task(Target("model", "gcn"), backend="torch")), ())
-    with pytest.raises(AttributeError, match="frozen"):
-        taken.spec.seed = 3
-
-
 def test_a_text_that_fits_into_no_variable_is_refused() -> None:
     """A notebook's source, for one; Linux would refuse to start mpirun."""
     task = _task(Target("module", "tool"), target="-m tool")
