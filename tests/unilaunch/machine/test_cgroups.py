@@ -80,14 +80,14 @@ def test_what_the_oom_killer_ends_is_counted(seen: str) -> None:
 
 
 def test_the_files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest value of all levels."""
+    """The smallest value of all levels, and not the nearest one."""
     monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
     monkeypatch.setattr(cgroups, "_OWN", tmp_path / "own")
     (tmp_path / "own").write_text("0::/job/step/task\n")
     (tmp_path / "job" / "step" / "task").mkdir(parents=True)
     limits = {
-        "job/memory.max": "3000", "job/step/memory.max": "2000", "job/step/task/memory.max": "max",
-        "job/cpu.max": "400000 100000", "job/step/task/cpu.max": "max 100000",
+        "job/memory.max": "2000", "job/step/memory.max": "3000", "job/step/task/memory.max": "max",
+        "job/cpu.max": "400000 100000", "job/step/cpu.max": "600000 100000", "job/step/task/cpu.max": "max 100000",
     }  # fmt: skip
     for name, text in limits.items():
         (tmp_path / name).write_text(f"{text}\n")
