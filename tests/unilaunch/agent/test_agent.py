@@ -73,7 +73,6 @@ def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("end", "code", "expected"), [
     ("os.kill(os.getpid(), 9)", 137, {"signal": "SIGKILL", "cause": "signal"}),
-    ("os.kill(os.getpid(), 11)", 139, {"signal": "SIGSEGV"}),
     ("os.abort()", 134, {"signal": "SIGABRT"}),
     ("os._exit(5)", 5, {"signal": None, "cause": "exit"}),
 ])  # fmt: skip
@@ -102,27 +101,17 @@ def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
     assert (failure["error"], failure["message"], failure["exit_code"]) == ("ValueError", "broken", 3)
 
 
-def test_an_unfinished_line_of_a_failed_rank_is_kept(tmp_path: Path) -> None:
-    """Output is flushed although the process ends by os._exit."""
-    done = _run(
-        "print('half a line', end='')\nprint('half an error', end='', file=sys.stderr)\n"
-        "status.fail(ValueError('broken'), 3)\nreturn 3\n",
-        tmp_path,
-    )
-    assert (done.returncode, done.stdout) == (3, "half a line")
-    assert done.stderr.startswith("half an error")
-
-
-@pytest.mark.parametrize("stdout", ["", "sys.stdout.close()", "sys.stdout = None", "sys.stdout = object()"])
+@pytest.mark.parametrize("stdout", ["", "sys.stdout.close()", "sys.stdout = object()"])
 def test_the_files_of_a_failed_rank_are_written(stdout: str, tmp_path: Path) -> None:
     """As Python writes what is still in their buffers; whatever the program has made of its standard output."""
     done = _run(
+        "print('half a line', end='', flush=False)\n"
         "table, data = open('table.csv', 'w'), open('data', 'wb')\ntable.write('1,2\\n'); data.write(b'data')\n"
         f"{stdout}\nstatus.fail(ValueError('broken'), 3)\nreturn 3\n",
         tmp_path,
     )
-    assert done.returncode == 3
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+    assert stdout or done.stdout == "half a line"
     assert ((tmp_path / "table.csv").read_text(), (tmp_path / "data").read_bytes()) == ("1,2\n", b"data")
 
 
@@ -181,66 +170,6 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_signals_reach_the_rank(tmp_path: Path) -> None:
-    """As if there were no agent."""
-    body = (
-        "    came = []\n"
-        "    signal.signal(signal.SIGUSR1, lambda *_: (print('got it', flush=True), came.append(1)))\n"
-        "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n"
-        "    while not came: time.sleep(0.01)\n    return 0\n"
-    )
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, work))\n")
-    line = [sys.executable, "rank.py"]
-    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as agent:
-        _pids(tmp_path / "pids")
-        agent.send_signal(signal.SIGUSR1)
-        said, _ = agent.communicate(timeout=60)
-    assert (agent.returncode, said) == (0, "got it\n")
-
-
-def test_a_rank_may_end_before_its_agent_listens(tmp_path: Path) -> None:
-    """Its last messages tell the agent that it is the monitor too: it reads them, and ends."""
-    body = """
-    status.send(Named(0, 'here'))
-    listener = socket.create_server(('127.0.0.1', 0))
-    where = f'127.0.0.1 {listener.getsockname()[1]} {"ab" * 32} 15'
-    how = BeMonitor('ab' * 32, 1, False, 15.0, None, True, None, '127.0.0.1')
-    status.hand_over(listener.detach(), how)
-    status.send(MonitorAt(where))
-    os._exit(0)
-"""
-    late = """
-import builtins, socket
-from unilaunch.monitor.messages import BeMonitor, MonitorAt
-known = builtins.__import__
-def slow(name, *rest, **named):
-    if name == 'unilaunch.agent.agent':
-        time.sleep(0.3)
-    return known(name, *rest, **named)
-builtins.__import__ = slow
-"""
-    text = PROLOGUE.replace("    begin(status)\n", body) + late + "sys.exit(supervise({}, work))\n"
-    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
-    """Under nohup the agent does not pass SIGHUP on, though the rank has a handler for it."""
-    body = (
-        "    signal.signal(signal.SIGHUP, lambda *_: print('got it', flush=True))\n"
-        "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(1)\n    return 0\n"
-    )
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, work))\n")
-    line = ["nohup", sys.executable, "rank.py"]
-    with subprocess.Popen(
-        line, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as agent:
-        _pids(tmp_path / "pids")
-        agent.send_signal(signal.SIGHUP)
-        said, _ = agent.communicate(timeout=60)
-    assert (agent.returncode, said) == (0, "")
-
-
 def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
     """The monitor hears nothing of it and orders nothing: the agent says what it saw, and waits for no order."""
     heard = listen([], several=False, host_timeout=15)
@@ -256,24 +185,6 @@ def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
     assert running.returncode == 5
     assert "ended with exit code 5" in errors
     assert "rank -1" not in errors
-
-
-def test_a_large_value_reaches_a_monitor_that_reads_late(tmp_path: Path) -> None:
-    """Over a slow network, say: the job counted as failed, though every rank had ended well."""
-    heard = listen([], several=False, host_timeout=15)
-    rank = "    status.send(Returned('x' * 20_000_000))\n    return 0\n"
-    text = f"{PROLOGUE}{rank}sys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
-    with Inbox(heard.listener, heard.secret, 15) as inbox:
-        with subprocess.Popen(
-            [sys.executable, "-c", text.replace("Named,", "Named, Returned,")], cwd=tmp_path
-        ) as agent:
-            while 0 not in inbox.ranks:
-                inbox.take(0.05)
-            time.sleep(3)
-            while inbox.connected:
-                inbox.take(0.05)
-        assert (agent.returncode, inbox.failed, inbox.ranks[0].exit_code) == (0, [], 0)
-        assert len(str(inbox.ranks[0].value)) == 20_000_000
 
 
 def test_a_rank_that_has_ended_does_not_wait_for_a_monitor_that_never_answers(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """A rank's output, which the agent copies to the launcher, which reads 4 KiB at once wherever a line ends."""
 
 import os
-import socket
-import time
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,68 +100,15 @@ def test_an_unfinished_line_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -
         assert _all(stream, launcher) == [b"one\n"]
         stream.displays[0].since -= 61.0
         assert _all(stream, launcher) == [b"two"]
-    with _stream(Shown.ALL) as (stream, rank, launcher):
-        os.write(rank, b"(Pdb) ")
-        stream.move()
-        assert _all(stream, launcher) == [b"(Pdb) "]
-
-
-def test_a_last_line_without_an_end_is_shown() -> None:
-    with _stream(Shown.LINES) as (stream, rank, launcher):
         os.write(rank, b"killed in mid-sen")
         stream.move()
         os.close(rank)
         assert not stream.move()
         assert _all(stream, launcher) == [b"killed in mid-sen"]
-
-
-def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
-    """What is in between stays bounded, and nothing is lost."""
-    with _stream(Shown.LINES) as (stream, rank, launcher):
-        os.set_blocking(rank, False)
-        sent = b""
-        while not stream.is_full:
-            with suppress(BlockingIOError):
-                sent += b"x" * os.write(rank, b"x" * 999 + b"\n")
-            stream.move()
-        assert len(stream.displays[0].waiting) < 1 << 19
-        assert len(b"".join(_all(stream, launcher))) == len(sent)
-
-
-def test_a_console_that_is_a_full_socket_does_not_stop_the_agent() -> None:
-    """What it has no room for waits."""
-    console, reader = socket.socketpair()
-    shown = module.Display(console.fileno())
-    lines = b"line\n" * 200_000
-    for begin in range(0, len(lines), 1 << 16):
-        shown.add(lines[begin : begin + (1 << 16)])
-    assert shown.backlog
-    received = b""
-    while len(received) < len(lines):
-        received += reader.recv(1 << 20)
-        shown.show()
-    assert received == lines
-    shown.close()
-    console.close()
-    reader.close()
-
-
-@pytest.mark.parametrize(("age", "most"), [(0.0, 20), (86_400.0, 1)], ids=["at the start", "after a day"])
-def test_the_times_of_a_long_job_take_little_room(age: float, most: int, tmp_path: Path) -> None:
-    """A progress bar writes all the time: entries come the more rarely the longer the job runs. The last is exact."""
-    output = Output((-1, -1), (-1, -1), HiddenOutput())
-    output.open(tmp_path)
-    assert output.clock
-    output.clock.began -= age
-    for _ in range(20):
-        output.streams[1].file.write(b"|")
-        output.tick()
-        time.sleep(0.03)
-    assert most / 4 <= len((tmp_path / "times").read_text().splitlines()) <= most
-    output.streams[1].file.write(b"|")
-    output.tick(last=True)
-    output.close()
-    assert (tmp_path / "times").read_text().endswith(" 0 21\n")
+    with _stream(Shown.ALL) as (stream, rank, launcher):
+        os.write(rank, b"(Pdb) ")
+        stream.move()
+        assert _all(stream, launcher) == [b"(Pdb) "]
 
 
 def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
@@ -177,15 +123,45 @@ def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
         stream.file.close()
 
 
-def test_the_clock_may_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Back by an hour, as after a machine has started: the entries go on."""
-    output = Output((-1, -1), (-1, -1), HiddenOutput())
-    output.open(tmp_path)
-    for hours in (0, 1):
-        now = time.time() - 3600 * hours
-        monkeypatch.setattr(time, "time", lambda now=now: now)
-        output.streams[1].file.write(b"|")
-        time.sleep(0.03)
+SIZE = 1 << 17  # bytes of the disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is a small disk."""
+    if os.geteuid():
+        pytest.skip("needs root, to mount a small disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", tmp_path], check=True)
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("pause", [0.0, 60.0], ids=["tried again", "at the end"])
+def test_a_full_disk_costs_only_what_it_has_no_room_for(
+    pause: float, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line on the console says so, once; one in the log says how many bytes are missing there."""
+    monkeypatch.setattr(module, "_AGAIN", pause)
+    source, rank = os.pipe()
+    launcher, console = os.pipe()
+    (small_disk / "filler").write_bytes(bytes(SIZE // 2))
+    output = Output((source, source), (os.dup(console), console), HiddenOutput())
+    output.open(small_disk)
+    log = output.streams[0].file
+    for _ in range(2):
+        before = output.arrived
+        log.write(b"x" * SIZE)
+        assert output.arrived == before + SIZE  # the rank makes progress
         output.tick()
+    kept = log.size()
+    (small_disk / "filler").write_bytes(b"")
+    log.write(b"after")
     output.close()
-    assert len((tmp_path / "times").read_text().splitlines()) == 2
+    end = b"\n[... %d bytes lost ...]\n%b" % (2 * SIZE - kept + 5 * bool(pause), b"" if pause else b"after")
+    assert 0 < kept < SIZE
+    assert (small_disk / "stdout").read_bytes() == b"x" * kept + end
+    said = f"unilaunch: {small_disk}/stdout: output is no longer kept: No space left on device; it is still shown\n"
+    assert os.read(launcher, 4096).decode() == said
+    for descriptor in (source, rank, launcher):
+        os.close(descriptor)

@@ -2,15 +2,12 @@
 
 import os
 import resource
-import select
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import ENOENT
 from pathlib import Path
 from threading import Thread
-from typing import NoReturn
 
 import pytest
 
@@ -22,35 +19,21 @@ from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.folder.failure import Cause, Failure
-from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, Shown, encode
+from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Shown, encode
 from unilaunch.rank.status import Pace, StatusPage
 
 
 @contextmanager
-def _rank(console: int = -1) -> Iterator[tuple[RankProcess, list[Message]]]:
-    """Give a rank, which is this process, and what its agent passes on; its standard output is shown on *console*."""
+def _rank() -> Iterator[tuple[RankProcess, list[Message]]]:
+    """Give a rank, which is this process, and what its agent passes on."""
     channel, loop = Channel(), Loop()
     passed_on: list[Message] = []
-    output = Output((channel.stdout, channel.stderr), (console, -1), HiddenOutput())
+    output = Output((channel.stdout, channel.stderr), (-1, -1), HiddenOutput())
     rank = RankProcess(os.getpid(), channel, output, loop, lambda _, message: passed_on.append(message))
     yield rank, passed_on
     loop.leave()
     rank.close_files()
     channel.be_agent()
-
-
-def test_a_large_value_is_read_in_time_proportional_to_it() -> None:
-    """64 MB in pieces of 64 KiB; meanwhile the agent would serve no other rank."""
-    value = Returned("x" * (1 << 26))
-    with _rank() as (rank, passed_on):
-        sender = Thread(target=rank.channel._ranks_control.sendall, args=[encode(value)])
-        began = time.process_time()
-        sender.start()
-        while not passed_on:
-            assert rank.hear()
-        sender.join()
-    assert passed_on == [value]
-    assert time.process_time() - began < 6.0
 
 
 def test_a_message_that_was_read_before_its_turn_is_not_waited_for(tmp_path: Path) -> None:
@@ -65,19 +48,8 @@ def test_a_message_that_was_read_before_its_turn_is_not_waited_for(tmp_path: Pat
         assert len(passed_on) == 1
 
 
-def test_where_there_is_no_terminal_a_rank_has_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> NoReturn:
-        raise OSError(ENOENT, "no /dev/pts")
-
-    monkeypatch.setattr(os, "openpty", refuse)
-    channel = Channel([(24, 80), None])
-    assert not channel.resize([(24, 80), ()])
-    channel.be_agent()
-    channel.close()
-
-
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the shim, and from another process that got it as well; a later one of the same number is another one."""
+    """A scheduler signals every process of a job, `launch` too; a later one of the same number is another one."""
     monkeypatch.setattr(rank_process, "_ECHO", 60.0)
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
@@ -85,6 +57,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
         rank.channel.own_group = True
         rank.pass_on(signal.SIGUSR1)
         rank.pass_on(signal.SIGUSR1)
+        rank.obey(PassSignal(signal.SIGUSR1))
         assert len(came) == 1
         rank.passed_on[signal.SIGUSR1] -= 100.0
         rank.pass_on(signal.SIGUSR1)
@@ -111,33 +84,6 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
         rank.tick(time.monotonic() + 60.0)
     (failure,) = [message.failure for message in passed_on if isinstance(message, Failed)]
     assert failure.cause is cause
-
-
-def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None:
-    """A scheduler that signals every process of a job signals `launch` too; a later signal is another one."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
-    with _rank() as (rank, _):
-        rank.passed_on[signal.SIGUSR1] = time.monotonic()
-        rank.obey(PassSignal(signal.SIGUSR1))
-        assert not came
-        rank.passed_on[signal.SIGUSR1] -= 100.0
-        rank.obey(PassSignal(signal.SIGUSR1))
-        rank.obey(PassSignal(signal.SIGUSR1))
-    signal.signal(signal.SIGUSR1, before)
-    assert len(came) == 2
-
-
-@pytest.mark.parametrize(("came", "end", "cause"), [
-    (signal.SIGUSR1, signal.SIGSEGV, Cause.SIGNAL), (signal.SIGUSR1, signal.SIGUSR1, Cause.ENDED_FROM_OUTSIDE),
-    (signal.SIGTERM, signal.SIGSEGV, Cause.ENDED_FROM_OUTSIDE),
-])  # fmt: skip
-def test_a_signal_that_the_program_has_handled_is_no_cause(came: int, end: int, cause: Cause) -> None:
-    """It asked for a checkpoint, say, and the rank crashed an hour later."""
-    with _rank() as (rank, _):
-        rank.passed_on[came] = time.monotonic()
-        rank.exited(end, resource.getrusage(resource.RUSAGE_SELF))
-        assert rank._seen().cause is cause
 
 
 def test_a_rank_that_has_reported_its_failure_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,23 +143,3 @@ def test_what_a_rank_writes_while_it_waits_for_others_is_no_progress() -> None:
         page.note_waiting(waiting=False)
         teller.tick(201.0)
         assert sent[-1].age == 0.0
-
-
-def test_a_child_that_writes_on_without_a_line_end_does_not_hold_the_rank() -> None:
-    """Its dots were always the unfinished line that the agent still had to show."""
-    launcher, console = os.pipe()
-    shown = b""
-    with _rank(console) as (rank, _):
-        os.write(rank.channel._ranks_ends[0], b"the last line\n")
-        rank.exited(0, resource.getrusage(resource.RUSAGE_SELF))
-        begin = now = time.monotonic()
-        while rank.state is not State.ENDED:
-            now += 0.1
-            assert now < begin + 5
-            os.write(rank.channel._ranks_ends[0], b".")
-            rank.output.streams[0].move()
-            rank.tick(now)
-            shown += os.read(launcher, 4096) if select.select([launcher], [], [], 0)[0] else b""
-    assert shown.startswith(b"the last line\n..........")
-    os.close(launcher)
-    os.close(console)

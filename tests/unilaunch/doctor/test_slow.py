@@ -1,17 +1,12 @@
 """The hosts and links that are named slow, from made-up measurements."""
 
 import random
-import time
 from itertools import combinations
-from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from unilaunch.doctor.diagnosis import Measured, _outliers, find_slow, healthy, table
+from unilaunch.doctor.diagnosis import Measured, find_slow, healthy
 from unilaunch.doctor.measuring import partners
-from unilaunch.record import replace
 
 HOSTS = ["a", "b", "c", "d", "e"]
 
@@ -36,9 +31,8 @@ def _measured(
     )
 
 
-@pytest.mark.parametrize("hosts", [3, 4, 5])
-@pytest.mark.parametrize("what", ["product", "memory", "bandwidth"])
-def test_a_host_that_is_1_3_x_as_slow_is_named(what: str, hosts: int) -> None:
+@pytest.mark.parametrize(("hosts", "what"), [(3, "product"), (4, "memory"), (5, "bandwidth"), (3, "bandwidth")])
+def test_a_host_that_is_1_3_x_as_slow_is_named(hosts: int, what: str) -> None:
     """It alone, and left out of the hosts that are well."""
     for seed in range(20):
         slow = find_slow(_measured("b", what, hosts=hosts, seed=seed))
@@ -69,19 +63,9 @@ def test_who_loses_packets_is_named(lost: dict[tuple[str, str], float], named: l
 
 
 def test_hosts_that_are_alike_are_well() -> None:
-    for seed in range(200):
+    for seed in range(100):
         assert find_slow(_measured(seed=seed)) == {}
     assert find_slow(Measured({"a": 1.0}, {"a": 1.0}, {"a": 0.0})) == {}
-
-
-def test_a_folder_that_cannot_be_written_has_no_speed() -> None:
-    """It was 500000000.0 x the time of the others."""
-    measured = _measured()
-    measured = replace(measured, disk={**measured.disk, "b": 0.0})
-    assert [one.text for one in find_slow(measured)["b"]] == [
-        "b: nothing can be written in this folder: look for a full or failing disk there"
-    ]
-    assert table(measured)[2].split()[:6] == ["b", *table(measured)[2].split()[1:5], "-"]
 
 
 def test_a_latency_must_be_worth_a_word() -> None:
@@ -90,7 +74,7 @@ def test_a_latency_must_be_worth_a_word() -> None:
     assert list(find_slow(_measured("b", "latency", 20.0))) == ["b"]
 
 
-@pytest.mark.parametrize("size", range(2, 12))
+@pytest.mark.parametrize("size", [2, 5, 8, 11])
 def test_every_pair_meets_once(size: int) -> None:
     """And in each round of two ranks each names the other, so nobody waits for who waits for another one."""
     found = [partners(rank, size) for rank in range(size)]
@@ -98,32 +82,3 @@ def test_every_pair_meets_once(size: int) -> None:
     if size % 2 == 0:
         for turn in range(size - 1):
             assert all(found[found[rank][turn]][turn] == rank for rank in range(size))
-
-
-def test_what_was_measured_is_shown() -> None:
-    lines = table(_measured(hosts=3))
-    assert [line.split()[0] for line in lines] == ["host", "a", "b", "c"]
-    assert "GFLOP/s" in lines[1]
-
-
-@given(st.lists(st.floats(0.01, 100.0), max_size=12))
-def test_outliers_are_those_of_the_definition(values: list[float]) -> None:
-    """The others' median and deviation, which are not computed anew for each entry: 200 hosts have 20,000 pairs."""
-    expected = {}
-    for key, value in enumerate(values) if len(values) > 1 else ():
-        others = [other for one, other in enumerate(values) if one != key]
-        usual = median(others)
-        spread = 1.4826 * median(abs(other - usual) for other in others)
-        if value > 1.2 * usual and value - usual > (4.0 * spread if len(others) > 2 else 0.0):
-            expected[key] = value / usual
-    assert _outliers(dict(enumerate(values)), 1.2) == expected
-
-
-@pytest.mark.timed
-def test_many_hosts_are_judged_quickly() -> None:
-    """It took time proportional to the square of the pairs."""
-    pairs = list(combinations(map(str, range(200)), 2))
-    bandwidth = {pair: 1e9 + place for place, pair in enumerate(pairs)}
-    begin = time.process_time()
-    find_slow(Measured(latency=dict.fromkeys(pairs, 1e-5), bandwidth=bandwidth))
-    assert time.process_time() - begin < 1.0

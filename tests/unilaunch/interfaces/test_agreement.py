@@ -20,13 +20,9 @@ class _Table(Alone):
         return [*self.before, value, *self.after]
 
 
-def test_agreed_when_nobody_refuses() -> None:
-    """Then nothing happens."""
-    agree(_Table([None], [None]), None)
-
-
 def test_the_lowest_ranks_refusal_is_everyones() -> None:
     """Its words and its exit code, and whose they are where not all refuse."""
+    agree(_Table([None], [None]), None)  # nobody does
     with pytest.raises(RefusedTogetherError, match="the first") as refusal:
         agree(_Table([None, ["the first", 1, "a", False]], [["another", 2, "b", False]]), InputError("mine"))
     assert refusal.value.exit_code == 1

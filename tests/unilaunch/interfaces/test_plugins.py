@@ -1,5 +1,10 @@
 """Backends, models and commands by entry point."""
 
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from unilaunch.errors import PluginError
@@ -11,10 +16,6 @@ def test_what_is_installed_is_found() -> None:
     assert list(plugins.models()) == ["calibration", "gcn", "mnist"]
     assert list(plugins.commands()) == ["logs", "partition", "plan", "predict", "report", "schema", "stacks", "status"]
     assert plugins.load_backend("mindspore", here=False).name == "mindspore"
-
-
-def test_auto_takes_torch_first() -> None:
-    """It is installed here, as MindSpore is."""
     assert plugins.load_backend("auto").name == "torch"
 
 
@@ -33,9 +34,50 @@ def test_a_missing_framework_is_one_command_away(
     monkeypatch.setattr(plugins, "find_spec", lambda package: package if package in there else None)
     with pytest.raises(PluginError, match=words):
         plugins.load_backend(name)
+    assert not there or plugins.load_backend("auto").name == there[0]
 
 
-def test_auto_takes_the_framework_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only MindSpore is installed it is MindSpore."""
-    monkeypatch.setattr(plugins, "find_spec", lambda package: package if package == "mindspore" else None)
-    assert plugins.load_backend("auto").name == "mindspore"
+@pytest.fixture(autouse=True)
+def _own_table() -> Iterator[None]:
+    """A test may take another table over."""
+    before = dict(plugins.table())
+    yield
+    plugins.use_table(before)
+
+
+def _install(folder: Path, name: str, text: str) -> None:
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text(text)
+
+
+def test_they_are_those_of_importlib_metadata() -> None:
+    """In every group of ours; other groups are left out."""
+    distributions = importlib.metadata.distributions()
+    groups = {entry.group for distribution in distributions for entry in distribution.entry_points}
+    found = plugins.scan(sys.path)
+    assert set(found) == {group for group in groups if group.startswith("unilaunch.")}
+    for group, entries in found.items():
+        assert entries == {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+
+
+def test_the_first_distribution_of_a_name_counts(tmp_path: Path) -> None:
+    """An old one further back adds nothing; a distribution of another name does."""
+    _install(tmp_path / "new", "My.Thing", "[unilaunch.models]\na = new:A\n# b = new:B\n[other]\nc = new:C\n")
+    _install(tmp_path / "old", "my_thing", "[unilaunch.models]\na = old:A\nold = old:A\n")
+    _install(tmp_path / "old", "else", "[unilaunch.models]\na = else:A\nd=else:D [extra]\n")
+    folders = [str(tmp_path / name) for name in ("missing", "new", "old")]
+    assert plugins.scan(folders) == {"unilaunch.models": {"a": "new:A", "d": "else:D [extra]"}}
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    ("no_such_module:A", "model 'x' (no_such_module:A) cannot be loaded: ModuleNotFoundError"),
+    ("json:Missing", "cannot be loaded: AttributeError"),
+    ("json:loads", "cannot be loaded: TypeError"),
+])  # fmt: skip
+def test_what_cannot_be_loaded_is_one_line(value: str, words: str) -> None:
+    """Whatever it raises."""
+    plugins.use_table({"unilaunch.models": {"x": value}})
+    with pytest.raises(PluginError) as refusal:
+        plugins.make("unilaunch.models", "model", "x")
+    assert words in str(refusal.value)

@@ -12,17 +12,10 @@ def _world(rank: int, hosts: list[str]) -> World:
     return count_world(found, hosts, hosts[rank])
 
 
-@pytest.mark.parametrize(
-    ("hosts", "local_ranks", "node_ranks"),
-    [
-        ("aabb", [0, 1, 0, 1], [0, 0, 1, 1]),
-        ("abab", [0, 0, 1, 1], [0, 1, 0, 1]),
-        ("aaab", [0, 1, 2, 0], [0, 0, 0, 1]),
-        ("baab", [0, 0, 1, 1], [0, 1, 1, 0]),
-        ("aabbbb", [0, 1, 0, 1, 2, 3], [0, 0, 1, 1, 1, 1]),
-    ],
-    ids=["by slot", "round-robin", "uneven", "interleaved", "slots 2 and 4"],
-)
+@pytest.mark.parametrize(("hosts", "local_ranks", "node_ranks"), [
+    ("abab", [0, 0, 1, 1], [0, 1, 0, 1]), ("baab", [0, 0, 1, 1], [0, 1, 1, 0]),
+    ("aabbbb", [0, 1, 0, 1, 2, 3], [0, 0, 1, 1, 1, 1]),
+], ids=["round-robin", "interleaved", "slots 2 and 4"])  # fmt: skip
 def test_placements(hosts: str, local_ranks: list[int], node_ranks: list[int]) -> None:
     """Right also where rank % n and rank // n are wrong."""
     worlds = [_world(rank, list(hosts)) for rank in range(len(hosts))]
@@ -43,13 +36,10 @@ def test_local_ranks_count_each_host(hosts: list[str]) -> None:
         assert len({world.node_rank for world in there}) == 1
 
 
-@pytest.mark.parametrize(
-    ("local_size", "heads", "expected"),
-    [
-        (2, (), True), (1, (), False), (None, (), False), (None, ("127.0.0.1",), True), (None, ("::1",), True),
-        (None, ("localhost",), True), (1, ("127.0.0.1",), True), (None, ("node0", "127.0.0.1"), False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("local_size", "heads", "expected"), [
+    (2, (), True), (1, (), False), (None, ("127.0.0.1",), True), (None, ("::1",), True),
+    (None, ("localhost",), True), (None, ("node0", "127.0.0.1"), False),
+])  # fmt: skip
 def test_one_host(local_size: int | None, heads: tuple[str, ...], expected: bool) -> None:  # noqa: FBT001
     """The launcher counts two of two ranks here, or rank 0 can be reached on this host only."""
     assert LauncherInfo("test", 0, 2, None, local_size, "run", {}, rank_0_hosts=heads).one_host == expected

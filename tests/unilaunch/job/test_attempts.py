@@ -1,25 +1,25 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
-import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
+from command_line import launch_options
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import attempt, attempts, login
+from unilaunch.job.api import Job
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
-from unilaunch.job.stop import UserSignals
+from unilaunch.job.stop import UserSignals, noting_signals
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task
 
 BIN = str(Path(sys.executable).parent)
@@ -35,30 +35,19 @@ def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str
 def _plan(words: str, environ: Mapping[str, str], where: str = f"/usr/bin:{BIN}") -> Plan:
     if not (mpirun := shutil.which("mpirun", path=where)):
         pytest.skip(f"no mpirun in {where}")
-    given: dict[str, Any] = parse(["launch", "--mpirun", mpirun, "--allow-run-as-root", *shlex.split(words)])
-    for name in ("command", "dry_run", "json", "emit"):
-        given.pop(name, None)
+    given = launch_options(f"--mpirun {mpirun} --allow-run-as-root {words}")
     return make_plan(read_task(LaunchSpec, given, environ), environ)
 
 
 def test_a_lost_host_of_an_allocation_is_left_out() -> None:
     """The user has named no hosts; those that are left have room for five of seven, or for all of four."""
+    assert _hosts_of_restart("", {"LSB_HOSTS": "n0 n0 n1"}, ["n1"]) == ["n0", "n0"]
     assert _hosts_of_restart("", SLURM, ["n1"]) == ["n0", "n0", "n2", "n2", "n2"]
     assert _hosts_of_restart("-n 4", SLURM, ["n1"]) == ["n0", "n0", "n2", "n2"]
 
 
-def test_a_lost_host_of_an_allocation_of_lsf_is_left_out() -> None:
-    assert _hosts_of_restart("", {"LSB_HOSTS": "n0 n0 n1"}, ["n1"]) == ["n0", "n0"]
-
-
 def test_a_lost_host_is_left_out_where_only_mpirun_knew_it() -> None:
     assert set(_hosts_of_restart("-n 4 -H a:2,b:2 --rank-by node", {}, ["b"])) == {"a"}
-
-
-def test_hosts_without_slots_keep_their_share(tmp_path: Path) -> None:
-    """Of 12 ranks on three hosts four each, and not one."""
-    (tmp_path / "hosts").write_text("a\nb\nc\n")
-    assert len(_hosts_of_restart(f"-n 12 --hostfile {tmp_path}/hosts", {}, ["c"], tmp_path)) == 8
 
 
 def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
@@ -71,14 +60,10 @@ def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
     assert hosts.read_text().count("\n") == 3
 
 
-@pytest.mark.parametrize(
-    ("words", "environ", "lost"),
-    [
-        ("-n 2 -H a:2,b:2 --rank-by node", {}, ["b.example.org"]),
-        ("-n 2 -H a:2,b:2", {}, ["a", "b"]),
-        ("-n 2", {"PBS_NODEFILE": "nodes"}, ["b"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "environ", "lost"), [
+    ("-n 2 -H a:2,b:2 --rank-by node", {}, ["b.example.org"]), ("-n 2 -H a:2,b:2", {}, ["a", "b"]),
+    ("-n 2", {"PBS_NODEFILE": "nodes"}, ["b"]),
+])  # fmt: skip
 def test_no_restart_with_a_lost_host(words: str, environ: Mapping[str, str], lost: Sequence[str]) -> None:
     """A lost host that is none of the job's names, all of its hosts, hosts that only mpirun reads."""
     with pytest.raises(SpecError, match=f"--elastic: {lost[0]}.* cannot be left out of the hosts"):
@@ -112,18 +97,13 @@ def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
     assert "restart 2 of 2" in said
 
 
-def test_mpirun_that_does_not_start_at_all_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = create_autospec(attempt.run_attempt, return_value=LaunchResult(255, (), None, Path(), None))
-    monkeypatch.setattr(attempts, "run_attempt", starts)
-    caller = Caller(UserSignals(), attended=True)
-    assert attempts.run_attempts(_plan("-n 1 --max-restarts 2", {}), {}, caller).returncode == 255
-    starts.assert_called_once()
-
-
-@pytest.mark.parametrize(("cause", "starts"), [(Cause.NEVER_BEGAN, 2), (Cause.CANNOT_START, 1)])
-def test_ranks_that_never_began_are_tried_again(cause: Cause, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow host may come at the next attempt; a program that cannot start fails again."""
-    failed, well = LaunchResult(1, (), Failure(cause, "", 1), Path(), None), LaunchResult(0, (), None, Path(), None)
+@pytest.mark.parametrize(("cause", "starts"), [(Cause.NEVER_BEGAN, 2), (Cause.CANNOT_START, 1), (None, 1)])
+def test_ranks_that_never_began_are_tried_again(
+    cause: Cause | None, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow host may come at the next attempt; a program that cannot start, or mpirun itself, fails again."""
+    failure, well = Failure(cause, "", 1) if cause else None, LaunchResult(0, (), None, Path(), None)
+    failed = LaunchResult(1, (), failure, Path(), None)
     monkeypatch.setattr(
         attempts, "run_attempt", start := create_autospec(attempt.run_attempt, side_effect=[failed, well])
     )
@@ -142,3 +122,24 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     caller = Caller(UserSignals(), attended=True)
     assert attempts.run_attempts(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
+
+
+def test_a_second_cancel_is_no_echo() -> None:
+    """A signal that comes twice at once is one: timeout(1) sends it so."""
+    signals = UserSignals()
+    signals.note(signal.SIGTERM)
+    signals.note(signal.SIGTERM)
+    assert not signals.again
+    job = Job.__new__(Job)
+    job._caller = Caller(signals, attended=False)
+    job.cancel()
+    assert signals.again
+
+
+def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be restored, and the job's result would be lost."""
+    before = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGUSR1 else before(number))
+    with noting_signals(UserSignals()):
+        assert before(signal.SIGUSR1) == signal.SIG_DFL
+        assert before(signal.SIGTERM) != signal.SIG_DFL

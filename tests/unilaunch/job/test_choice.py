@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.job.choice import _below_a_prefix, as_of_a_shell
-
-
-def test_a_program_in_bin_has_a_prefix() -> None:
-    """Open MPI 4 refuses / as one; another folder stays as it is written."""
-    assert _below_a_prefix(Path("/bin/mpirun")) == Path("/bin").resolve() / "mpirun"
-    assert _below_a_prefix(Path("/opt/mpi/bin/mpirun")) == Path("/opt/mpi/bin/mpirun")
+from unilaunch.job.choice import as_of_a_shell
 
 
 def test_a_service_gets_a_home_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:

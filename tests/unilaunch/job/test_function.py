@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import unilaunch
-from unilaunch.job.function import Arguments, check_options, find_function, words
+from unilaunch.job.function import Arguments, find_function, words
 from unilaunch.spec.run_spec import Spec
 
 
@@ -47,31 +46,22 @@ def collect(*args: Any, **options: Any) -> None:
     """Take anything."""
 
 
-class _Holder:
-    def method(self) -> None:
-        """Need an object."""
-
-
 @pytest.mark.parametrize(("function", "options", "words"), [
     (lambda: 1, {}, "'<lambda>': ranks cannot find it by this name"),
-    (_Holder().method, {}, "bound method"),
     (functools.partial(train, 1), {}, "partial"),
     (train, {}, "train(): missing a required argument: 'lr'"),
     (train, {"lr": 1, "seed": 3}, "a parameter of train: give train its arguments as args={'seed': ...}"),
     (train, {"lr": 1, "args": {"lr": 2}}, "lr: it is given twice"),
     (train, {"args": "fast"}, "args: must be a list of arguments, or a dict by name"),
     (evaluate, {"nproc": 2}, "evaluate(): got an unexpected keyword argument 'nproc'; did you mean nproc_per_node?"),
-    (evaluate, {"n": 2}, "evaluate(): got an unexpected keyword argument 'n'; did you mean nprocs?"),
     (evaluate, {"data": {1, 2}}, "data cannot be sent to the ranks (Object of type set is not JSON serializable)"),
     (evaluate, {"data": np.array([None])}, "data cannot be sent to the ranks (Object arrays cannot be saved"),
     (evaluate, {"data": {1: 2, "1": 3}}, "data cannot be sent to the ranks (two names in a dict are the same text"),
     (evaluate, {"data": "x" * 130_000}, "data is 130 kB of JSON: at most 120 kB can be sent; pass a numpy array"),
     (train, {"args": {"lr": 1, "weight-decay": 0.1}}, "'weight-decay': cannot be the name of an argument"),
-    (evaluate, {"nprocs": "two"}, "-n two: expected a number of ranks, gpu, cpu or auto"),
     (evaluate, {"env": {"A": 1}}, "env.A: must be a valid string, not 1"),
     (evaluate, {"nprocs": 2, "cwd": "/nowhere"}, "--cwd /nowhere: no such folder"),
     (evaluate, {"options": None}, "options: must be a dict by name"),
-    (evaluate, {"options": [1]}, "options: must be a dict by name"),
     (evaluate, {"args": {1: 2}}, "args: the name of an argument must be text, not 1"),
     (fetch, {}, "fetch: an async function: launch one that calls asyncio.run(fetch(...))"),
     (configured, {"seed_s": 1}, "did you mean seeds?"),
@@ -112,24 +102,6 @@ def test_a_function_is_named_by_its_module(monkeypatch: pytest.MonkeyPatch, tmp_
     assert (str(found.target), found.roots) == ("farm.work:plough", (tmp_path,))
     assert find_function(np.linalg.norm).roots == ()
     assert find_function(os.path.join).target.name == "posixpath:join"
-
-
-@pytest.mark.parametrize(("function", "options"), [
-    (configured, {"seeds": 1}), (configured, {"args": [1]}), (collect, {"args": [1]}), (collect, {"options": {"a": 1}}),
-])  # fmt: skip
-def test_arguments_that_fit_are_taken(function: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Also if a decorator supplies one, and if the function takes any number."""
-    check_options(function, options, Arguments.among(dict(options), ()))
-
-
-def test_check_can_be_a_parameter_of_the_function() -> None:
-    """It is no field of LaunchSpec, and would be dropped."""
-    with pytest.raises(unilaunch.SpecError, match="check: an option of launch, and a parameter of checked"):
-        unilaunch.launch(checked, check=True)
-
-
-def checked(check: str) -> None:
-    """Take a name that launch takes."""
 
 
 @pytest.mark.parametrize(("file", "words"), [
@@ -180,28 +152,6 @@ def test_a_debugged_script_is_found_and_a_notebooks_modules_are(
     found = find_function(main.__dict__["work"])
     assert found.target.name == "<cells 1, 2>:work"
     assert found.roots == (tmp_path, tmp_path / "shed", tmp_path / "barn")
-
-
-def test_a_module_of_another_name_than_its_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks could not import it."""
-    (tmp_path / "plan_7.py").write_text("def work(): pass\n")
-    spec = spec_from_file_location("plan", tmp_path / "plan_7.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "plan", module)
-    spec.loader.exec_module(module)
-    with pytest.raises(unilaunch.SpecError, match=r"plan was loaded from .*plan_7.py: ranks find a module by its name"):
-        find_function(module.work)
-
-
-def test_in_a_folder_that_is_gone_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(unilaunch.SpecError, match="the current folder no longer exists"):
-        unilaunch.start(train, lr=1)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_arrays_in_many_arguments_fit_into_a_command_line(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import termios
-import threading
 import time
 
 import pytest
@@ -27,20 +26,11 @@ def test_the_slowest_rank_is_named() -> None:
         1: _seen(Step("epoch", 11, 200, {"loss": 0.5}, 0.5), "node1"),
     }
     assert describe(ranks) == "epoch 11/200, loss 0.5000, slowest rank 1 on node1 (0.500 s of computing)"
-
-
-def test_nothing_is_said_of_what_is_not_known() -> None:
     assert describe({0: RankSeen(host="a", progress={"phase": "program"}), 1: RankSeen()}) == ""
-    assert describe({0: _seen(Step("batch", 3)), 1: _seen(Step("batch", 2, 9, {"loss": None}))}) == "batch 2/9"
-
-
-def test_small_and_large_figures_have_an_exponent() -> None:
-    step = Step("epoch", 1, values={"none": 0.0, "small": 2e-7, "large": -3.21e9})
-    assert describe({0: _seen(step)}) == "epoch 1, none 0.0000, small 2.000e-07, large -3.210e+09"
-
-
-def test_a_name_cannot_leave_the_line() -> None:
-    assert "\n" not in describe({0: _seen(Step("epoch\n\x1b[2J", 1))})
+    step = Step("epoch\n\x1b[2J", 1, values={"none": 0.0, "small": 2e-7, "large": -3.21e9})
+    shown = describe({0: _seen(step)})
+    assert shown.endswith(" 1, none 0.0000, small 2.000e-07, large -3.210e+09")
+    assert "\n" not in shown
 
 
 def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.CaptureFixture[str]) -> None:
@@ -64,24 +54,6 @@ def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.Captu
     assert capfd.readouterr().err == "the last line\n"
 
 
-def test_what_outlives_mpirun_writes_to_nobody(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """An ssh of a lost host holds the output, and writes when the job has ended and the file is closed."""
-    broken: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", broken.append)
-    before = threading.enumerate()
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", 0) as errors, Live(shown=False).passing(None, errors):
-        os.write(writing, b"a line\n")
-    (passing,) = set(threading.enumerate()) - set(before)
-    os.write(writing, b"Connection to node1 closed\n")
-    passing.join(10)
-    os.close(writing)
-    assert (passing.is_alive(), broken) == (False, [])
-    assert capfd.readouterr().err == "a line\n"
-
-
 def test_a_line_that_a_rank_has_not_ended_stays_alone(capfd: pytest.CaptureFixture[str]) -> None:
     """A progress bar of a rank that was killed: the live line did clear it, or the verdict stood behind it."""
     reading, writing = os.pipe()
@@ -93,12 +65,6 @@ def test_a_line_that_a_rank_has_not_ended_stays_alone(capfd: pytest.CaptureFixtu
     live.report("unilaunch: rank 1 failed\n")
     live.say("restart 1 of 2")
     assert capfd.readouterr().err.endswith("\r50%|###\nunilaunch: rank 1 failed\nunilaunch: restart 1 of 2\n")
-
-
-def test_a_name_that_is_no_utf_8_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """A file's name in a failure, say."""
-    Live(shown=False).say("na\udcefve is missing")
-    assert capfd.readouterr().err == "unilaunch: na\\udcefve is missing\n"
 
 
 def test_a_terminal_that_is_stopped_does_not_stop_the_job() -> None:
@@ -123,37 +89,32 @@ def test_a_terminal_that_is_stopped_does_not_stop_the_job() -> None:
     assert live.text.startswith("epoch 1/2")
 
 
-def test_a_pipe_that_does_not_block_gets_all_output() -> None:
-    """Another process can make the pipe of launch so."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    read = bytearray()
-
-    def drain() -> None:
-        time.sleep(0.2)
-        while data := os.read(reading, 1 << 16):
-            read.extend(data)
-
-    reader = threading.Thread(target=drain)
-    reader.start()
-    kept = os.dup(2)
-    try:
-        os.dup2(writing, 2)
-        Live(shown=False).say("x" * 300_000)
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(writing)
-    reader.join()
-    os.close(reading)
-    assert len(read) == len("unilaunch: \n") + 300_000
+RULE = "-" * 74 + "\n"
+WHY = [
+    "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, ...\n",
+    "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated.\n",
+    "prterun noticed that process rank 2 with PID 11291 on node vm exited on\nsignal 9 (Killed).\n",
+    "prterun has exited due to process rank 0 with PID 28461 on node vm exiting\nimproperly. There are\n\n1. this\n",
+]
+OTHER = RULE + "ORTE was unable to reliably start one or more daemons.\n" + RULE
 
 
-def test_the_live_line_has_the_width_of_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard output can be a file."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("sys.__stdout__", None)
-    monkeypatch.setattr("os.get_terminal_size", lambda descriptor: os.terminal_size((9 if descriptor == 2 else 80, 24)))
-    live = Live(shown=True)
-    live.follow({0: _seen(Step("epoch", 1, 2000))}, None)
-    assert live.text == "epoch 1/"
+@pytest.mark.parametrize("why", WHY, ids=["primary", "status", "signal", "improper"])
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_only_the_reason_for_the_end_is_left_out(why: str, piece: int) -> None:
+    """However mpirun's text is split, also behind a progress bar; a line of dashes that frames nothing passes too."""
+    banner = BannerFilter()
+    banner.active = True
+    around = [f"last lines\n----\n{OTHER}x", f" {RULE}a rank's own\n50 %", f"--\n{RULE}the end"]
+    said = f"{around[0]}{RULE}\n{RULE}{why}{RULE}{around[1]}{RULE}{why}{RULE}{around[2]}".encode()
+    shown = b"".join(banner.feed(said[at : at + piece]) for at in range(0, len(said), piece)) + banner.held
+    assert shown.decode() == f"{around[0]}{RULE}\n{around[1]}{around[2]}"
+
+
+def test_all_passes_at_once_while_the_job_runs() -> None:
+    banner = BannerFilter()
+    said = f"{RULE}{WHY[0]}"
+    assert banner.feed(said.encode()) == said.encode()
+    banner.active = True
+    assert banner.feed(b"--") == b""
+    assert banner.feed(b" a table\n") == b"-- a table\n"

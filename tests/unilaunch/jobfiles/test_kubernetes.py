@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from command_line import launch_options
 from crds.checking import faults
 from unilaunch.errors import SpecError
 from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
-from unilaunch.spec.options import parse
 
 KINDS = ("mpijob", "trainjob", "jobset")
 ALL = (
@@ -36,10 +35,7 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _emit(kind: str, words: str, environ: Mapping[str, str] = MappingProxyType({"PATH": "/bin"})) -> str:
-    given = parse(["launch", "--emit", kind, *shlex.split(words)])
-    for name in ("command", "dry_run", "json", "emit"):
-        given.pop(name)
-    return emit(kind, given, environ)
+    return emit(kind, launch_options(f"--emit {kind} {words}"), environ)
 
 
 def _objects(kind: str, words: str) -> list[dict[str, Any]]:
@@ -53,6 +49,10 @@ def _pods(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     inner = [value for value in fields.values() if isinstance(value, dict)]
     inner += [one for value in fields.values() if isinstance(value, list) for one in value if isinstance(one, dict)]
     return [pod for one in inner for pod in _pods(one)]
+
+
+def _containers(kind: str, words: str) -> list[dict[str, Any]]:
+    return [pod["containers"][0] for fields in _objects(kind, words) for pod in _pods(fields)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,13 +69,6 @@ def test_a_manifest_is_valid(kind: str) -> None:
             del pod["containers"][0]["name"]
         assert len(faults(fields)) == 3 * len(_pods(fields))
     assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_manifest_repeats_what_two_pods_have(kind: str) -> None:
-    """A person who edits one pod changes that pod alone: no part is a YAML alias of another one."""
-    events = list(yaml.parse(_emit(kind, "-n 4 --volume out:/output train.py")))
-    assert not any(isinstance(event, yaml.AliasEvent) for event in events)
 
 
 def test_a_pod_may_be_a_node() -> None:
@@ -136,8 +129,8 @@ def test_what_a_patch_adds(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("pods: {}", "expected fields under"), ("- a", "expected fields under"), ("pod: 3", "expected fields under"),
-    ("metadata: ", "expected fields under"), ("a: [", "not YAML: "), (None, "No such file or directory"),
+    ("pods: {}", "expected fields under"), ("pod: 3", "expected fields under"), ("a: [", "not YAML: "),
+    (None, "No such file"),
 ])  # fmt: skip
 def test_a_patch_that_cannot_be_used_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:
@@ -185,7 +178,7 @@ def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
     make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\${HF_TOKEN:\?}\""
     apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
     assert re.search(f"^# .*: {make} {apply}$", text, re.MULTILINE)
-    containers = [pod["containers"][0] for fields in _objects(kind, ALL) for pod in _pods(fields)]
+    containers = _containers(kind, ALL)
     hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}}
     assert sum(hidden in container.get("env", []) for container in containers) == 1
     assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
@@ -204,20 +197,16 @@ def test_a_job_has_the_name_and_the_namespace_that_the_user_gives(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_script_starts_again_without_a_volume(kind: str) -> None:
-    """It may keep its checkpoints elsewhere."""
-    assert re.search(r"(backoffLimit|maxRestarts): 3", _emit(kind, "-n 2 --max-restarts 3 train.py"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_a_variable_says_of_this_machine_is_not_in_the_manifest(kind: str) -> None:
-    """Other options are."""
+def test_what_is_of_this_machine_is_not_in_the_manifest(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its devices, what a variable says of it, and an address of a shell for torch.distributed; other options are."""
+    monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
     environ = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_DATA": "/here", "UNILAUNCH_HOSTFILE": "/here/hosts",
-               "UNILAUNCH_MPIRUN": "/here/mpirun", "UNILAUNCH_EPOCHS": "7"}  # fmt: skip
+               "UNILAUNCH_MPIRUN": "/here/mpirun", "MASTER_ADDR": "/here", "UNILAUNCH_EPOCHS": "7"}  # fmt: skip
     text = _emit(kind, "-n 2", environ)
-    assert not re.search("/here|root", text.replace("runAsNonRoot", ""))
+    assert not re.search("/here|root|nvidia", text.replace("runAsNonRoot", ""))
     assert '"epochs": 7' in text
-    assert "/there" in _emit(kind, "-n 2 --data-dir /there", environ)
+    typed = _emit(kind, "-n 2 --data-dir /there --master-addr there.too --device cuda", environ)
+    assert all(word in typed for word in ("/there", "there.too", "nvidia.com/gpu"))
 
 
 def test_two_scripts_have_two_names() -> None:
@@ -230,17 +219,11 @@ def test_two_scripts_have_two_names() -> None:
     assert names[0] == "unilaunch-train-a-py"
 
 
-@pytest.mark.parametrize("name", ["My", "a_b", "1a", "a-", "a" * 45, ""])
-def test_a_name_that_kubernetes_refuses(name: str) -> None:
-    with pytest.raises(SpecError, match="--name: must be"):
-        _emit("jobset", f"-n 2 --name '{name}'")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_secret_argument_comes_from_the_secret(kind: str) -> None:
     words = "-n 2 train.py --api-key=hidden --lr 3"
     assert "hidden" not in _emit(kind, words)
-    containers = [pod["containers"][0] for fields in _objects(kind, words) for pod in _pods(fields)]
+    containers = _containers(kind, words)
     (container,) = (container for container in containers if "--lr" in container["command"])
     assert container["command"][-3:] == ["--api-key=$(API_KEY)", "--lr", "3"]
     secret = {"secretKeyRef": {"name": "unilaunch-train-py", "key": "API_KEY"}}
@@ -260,7 +243,7 @@ def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
         assert bool(done.stdout) == bool(said)
 
 
-@pytest.mark.parametrize("text", ["$(HOME)", "$$(HOME)", "x$$y", "$", "a$b", "$$$"])
+@pytest.mark.parametrize("text", ["$(HOME)", "$$(HOME)", "a$b", "$$$"])
 def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
     """In arguments and in variables, after Kubernetes has replaced what it takes for its own."""
     (pods,) = _objects("jobset", f"-n 2 -x 'A={text}' train.py -- '{text}'")
@@ -270,9 +253,7 @@ def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
         assert _expanded(written) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["1e3", "1e-3", "1.0e3", "-.5", "09", "0o17", "0X1F", "1_0e3", "-_1", "y", "N", "0b1", "12:30", "yes", "3"]
-)
+@pytest.mark.parametrize("text", ["1e-3", "-.5", "09", "0o17", "0X1F", "-_1", "y", "N", "12:30", "yes", "3"])
 def test_a_text_that_kubernetes_would_read_as_another_value_is_quoted(text: str) -> None:
     """Kubernetes reads more texts as numbers and truth values than PyYAML, and then refuses the manifest."""
     manifest = _emit("jobset", f"-n 2 -x A={text} train.py -- {text}")
@@ -291,33 +272,22 @@ def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
     text = _emit(kind, ALL)
     assert '"resume": true' in text
     assert '"checkpoint_every": 1' in text
-    assert re.search(r"(backoffLimit|maxRestarts): 3", text)
+    for words in (ALL, "-n 2 --max-restarts 3 train.py"):  # a script may keep its checkpoints elsewhere
+        assert re.search(r"(backoffLimit|maxRestarts): 3", _emit(kind, words))
     plain = _emit(kind, "-n 2")
     assert '"resume"' not in plain
     assert not re.search(r"maxRestarts|backoffLimit: [1-9]", plain)
-    with pytest.raises(
-        SpecError, match=r"--max-restarts 2: a new pod would find no checkpoint: --output-dir log_output"
-    ):
-        _emit(kind, "-n 2 --max-restarts 2 --volume out:/output")
-    with pytest.raises(SpecError, match=r"--checkpoint-dir kept is in no --volume: add --volume CLAIM:/output --check"):
-        _emit(kind, f"-n 2 {RESTARTS} --output-dir /output/run --checkpoint-dir kept")
+    for folder in ("--output-dir log_output", "--output-dir /output/run --checkpoint-dir kept"):
+        with pytest.raises(SpecError, match=f"{' '.join(folder.split()[-2:])} is in no --volume: add --volume"):
+            _emit(kind, f"-n 2 {RESTARTS} {folder}")
     elsewhere = _emit(kind, f"-n 2 {RESTARTS} --checkpoint-dir /output/kept --output-dir '/runs/{{date}}'")
     assert '"resume": true' in elsewhere
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    ("-n 2 --memory 8GB", "--memory: must be a size such as 8Gi or 500M, not '8GB'"),
-    ("-n 2 --volume /data", "--volume: must be written as CLAIM:/FOLDER, such as results:/output, not '/data'"),
-])  # fmt: skip
-def test_the_form_of_an_option_is_said_in_words(words: str, message: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(message)):
-        _emit("jobset", words)
 
 
 def test_the_id_of_a_job_is_another_one_when_it_is_submitted_again() -> None:
     """A JobSet's own for all of its starts; mpirun's process has the same number in each launcher pod, so its UID."""
     for kind, field in (("jobset", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"), ("mpijob", "metadata.uid")):
-        containers = [pod["containers"][0] for fields in _objects(kind, "-n 2") for pod in _pods(fields)]
+        containers = _containers(kind, "-n 2")
         (container,) = (one for one in containers if one["command"][0] != "/usr/sbin/sshd")
         assert {"name": "JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": field}}} in container["env"]
         assert (" -x JOB_ID " in " ".join(container["command"])) == (kind == "mpijob")
@@ -359,12 +329,8 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
     """As many as they have ranks; the launcher trains nothing."""
     backend = "torch" if kind == "cuda" else "mindspore"
     for form, words, number in (("mpijob", "--nodes 2", 2), ("trainjob", "--nodes 2", 2), ("jobset", "", 1)):
-        pods = [
-            pod
-            for fields in _objects(form, f"-n 4 {words} --device {kind} --backend {backend}")
-            for pod in _pods(fields)
-        ]
-        limits = [pod["containers"][0].get("resources", {}).get("limits") for pod in pods]
+        containers = _containers(form, f"-n 4 {words} --device {kind} --backend {backend}")
+        limits = [container.get("resources", {}).get("limits") for container in containers]
         assert [each for each in limits if each] == [{resource: number}]
         assert len(limits) == (1 if form == "jobset" else 2)
 
@@ -380,21 +346,6 @@ def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest
         _emit("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_address_of_this_machine_is_not_that_of_the_pods(kind: str) -> None:
-    """As a shell has it that was used for torch.distributed; the option still counts."""
-    assert _emit(kind, "-n 2", {"PATH": "/bin", "MASTER_ADDR": "localhost"}) == _emit(kind, "-n 2")
-    assert "localhost" in _emit(kind, "-n 2 --master-addr localhost")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is the same on a laptop and on a workstation with GPUs."""
-    monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
-    assert "nvidia.com/gpu" not in _emit(kind, "-n 2")
-    assert "nvidia.com/gpu" in _emit(kind, "-n 2 --device cuda")
-
-
 @pytest.mark.parametrize(("kind", "words", "refusal"), [
     ("mpijob", "-n 3 -H a:2,b:1", "every worker has the same number of ranks, not a: 2, b: 1"),
     ("trainjob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
@@ -403,34 +354,25 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("jobset", "-n 2 -H a:1,b:1", "give the number of all ranks, -n, and leave -H"),
     ("jobset", "-n 3 --ranks-per-pod 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple of 2"),
     ("jobset", "-n 2 --ranks-per-pod 2 -x UNILAUNCH_SECRET=a", "the manifest gives each pod its own: leave it out"),
-    ("trainjob", "-n 3 --nproc-per-node 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple"),
     ("trainjob", "-n 4 --ranks-per-pod 2 --nodes 2", "--nodes 2: --ranks-per-pod says how many pods there are"),
     ("trainjob", "-n 4 --ranks-per-pod 2 --map-by slot", "--emit trainjob: no mpirun starts the ranks: leave out"),
     ("jobset", "--epochs 2", "give the number of all ranks, -n"),
     ("jobset", "-n 2 --bind-to none", "--bind-to none: a rank has a pod, and its processors, to itself: leave it out"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
-    ("mpijob", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("trainjob", "-n 2 --cwd /data", "--cwd /data: the ranks start in the image's folder"),
     ("mpijob", "--nodes 2 --nproc-per-node 4", "leave it out, and give the number of all ranks: -n 8"),
     ("jobset", f"-n 2 {RESTARTS} --output-dir '/output/{{date}}'", "{date} is another one at each start"),
     ("mpijob", f"-n 2 {RESTARTS} --output-dir '/output/{{job}}'", "{job} is another one at each start"),
     ("jobset", "-n 2 --memory lots", "--memory: must be"),
     ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
-    ("mpijob", "-n 2 --volume /output", "--volume"),
+    ("jobset", "-n 2 --name a-", "--name: must be"),
+    ("jobset", f"-n 2 --name {'a' * 45}", "--name: must be"),
     ("jobset", "-n 2 --volume a:/x --volume b:/x/", "--volume: /x is mounted twice"),
-    ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
     ("jobset", "-n 2 --image ''", "--image: must be"),
-    ("jobset", "-n 2 --image 'an image'", "--image: must be an image's name, without spaces, not 'an image'"),
     ("jobset", "-n 2 train.py \udcff", r"'\udcff': not UTF-8, and a manifest holds nothing else: write it in UTF-8"),
-    ("mpijob", "-n 2 -x A=\udcff", r"'A=\udcff': not UTF-8"),
-    ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
     ("jobset", "-n 2 -x RANK=0", "-x RANK: the manifest gives each pod its own: leave it out"),
-    ("jobset", "-n 2 -x 'FOO*=1'", "-x: must be a variable, NAME or NAME=VALUE, not 'FOO*=1'"),
-    ("mpijob", "-n 2 -x JOB_ID=7", "-x JOB_ID: the manifest gives each pod its own: leave it out"),
     ("mpijob", "--cpus 4", "-n: how many ranks?"),
-    ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
     ("jobset", "-n 2 --grace 65536", "--emit jobset --grace 65536: expected at most 65535 seconds"),
-    ("jobset", "-n 2 --grace nan", "--grace: must be a finite number, not 'nan'"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:

@@ -55,11 +55,6 @@ def test_a_name_with_parentheses(stat: str, expected: tuple[str, int]) -> None:
     assert (name, int(fields[1])) == expected
 
 
-def test_another_users_program_is_not_seen(tmp_path: Path) -> None:
-    """Only the process's name tells then."""
-    assert ancestry.read_program(tmp_path) is None
-
-
 def test_the_first_process_of_a_container_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be mpirun: `docker run IMAGE mpirun ...`."""
     monkeypatch.setattr("os.getppid", lambda: 1)

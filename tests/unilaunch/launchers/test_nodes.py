@@ -2,9 +2,9 @@
 
 import pytest
 
+from command_line import launch_options
 from unilaunch.errors import UnilaunchError
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task
 
 PET = {
@@ -38,10 +38,7 @@ SLURM = {
 ], ids=str)  # fmt: skip
 def test_which_node_this_is(environ: dict[str, str], words: str, expected: tuple[object, ...]) -> None:
     """What is typed wins; hosts, a batch script, or several tasks on a node are no nodes by hand."""
-    given = parse(["launch", *words.split(), "gcn"])
-    for name in ("command", "dry_run", "json", "emit"):
-        given.pop(name)
-    spec = read_task(LaunchSpec, given, environ).spec
+    spec = read_task(LaunchSpec, launch_options(f"{words} gcn"), environ).spec
     assert (spec.nnodes, spec.node_rank, spec.nprocs, spec.master_addr, spec.master_port) == expected
 
 

@@ -1,6 +1,5 @@
 """The log lines of a job, with their times, also while it still runs."""
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.look.lines import Reader, Stream, follow, read
+from unilaunch.look.lines import Reader, Stream, follow
 
 
 def _reader(folder: Path, content: bytes, name: str = "stdout", times: str = "") -> Reader:
@@ -18,8 +17,9 @@ def _reader(folder: Path, content: bytes, name: str = "stdout", times: str = "")
 
 
 def test_a_lines_time_is_when_the_file_was_as_large(tmp_path: Path) -> None:
-    reader = _reader(tmp_path, b"one\ntwo\nthree\n", times="1001.5 4 0\n1003.0 14 0\n")
-    assert [(line.text, line.time) for line in reader.lines()] == [("one", 1001.5), ("two", 1003.0), ("three", 1003.0)]
+    """Of a progress bar the last state is shown."""
+    reader = _reader(tmp_path, b"one\ntwo\n 10%\r100%\r\n", times="1001.5 4 0\n1003.0 20 0\n")
+    assert [(line.text, line.time) for line in reader.lines()] == [("one", 1001.5), ("two", 1003.0), ("100%", 1003.0)]
     reader.close()
 
 
@@ -44,12 +44,6 @@ def test_a_line_without_an_end_waits(tmp_path: Path) -> None:
         file.write(b"lf\nlast")
     assert [line.text for line in reader.lines(whole=False)] == ["half"]
     assert [line.text for line in reader.lines(whole=True)] == ["last"]
-    reader.close()
-
-
-def test_of_a_progress_bar_the_last_state_is_shown(tmp_path: Path) -> None:
-    reader = _reader(tmp_path, b" 10%\r 50%\r100%\r\nafter\n")
-    assert [line.text for line in reader.lines()] == ["100%", "after"]
     reader.close()
 
 
@@ -82,20 +76,3 @@ def test_output_that_an_agent_writes_late_is_read(tmp_path: Path) -> None:
     lines = [line.text for line in follow(lambda: next(looks, True), lambda: [stream], is_written.is_set) if line]
     agent.join()
     assert lines == ["first", "last"]
-
-
-def test_a_file_that_is_moved_aside_after_it_was_found_ends_nothing(tmp_path: Path) -> None:
-    """A new run moves the folder of a rank, at any moment."""
-    stays = tmp_path / "stays"
-    stays.write_text("first\n")
-
-    class Moved(type(stays)):  # type: ignore[misc]
-        """Is there when it is looked at, and not when it is opened."""
-
-        def stat(self, **_: bool) -> os.stat_result:
-            return stays.stat()
-
-    streams = [Stream(0, "stdout", stays), Stream(1, "stdout", Moved(tmp_path, "moved"))]
-    looks = iter([False, True])
-    assert [line.text for line in follow(lambda: next(looks), lambda: streams) if line] == ["first"]
-    assert [line.text for line in read(streams)] == ["first"]

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from unilaunch.folder.files import last_lines
-from unilaunch.interfaces import plugins
-from unilaunch.interfaces.report_layout import ReportLayout
 from unilaunch.look.drawing import Chart, Curve
 from unilaunch.look.report import make_page
 from unilaunch.look.run_folder import Run
@@ -40,8 +38,11 @@ def test_a_model_names_its_figures_and_curves(tmp_path: Path) -> None:
 def test_a_damaged_straggler_costs_only_itself(tmp_path: Path) -> None:
     """The others are named."""
     whole = {"straggler": 0, "host": "node0", "factor": 1.5, "steps": 20}
-    page = _page(tmp_path, {"target": "train.py"}, None, [whole | {"factor": "x"}, whole])
+    end = {"time": 1.0, "phase": "end", "exit_code": 75}  # it has saved, and asks to go on
+    page = _page(tmp_path, {"target": "train.py"}, None, [whole | {"factor": "x"}, whole, end])
     assert page.count("straggler: rank 0") == 1
+    assert "<td>ended, exit code 75</td>" in page
+    assert "shows no curves" not in page  # a program has none
 
 
 @pytest.mark.parametrize("result", [{"model": "absent", "num_things": 7_000, "ranks": 3, "is_good": True}, None])
@@ -50,19 +51,8 @@ def test_of_a_model_that_is_not_installed_the_figures_are_shown(tmp_path: Path, 
     page = _page(tmp_path, {"target": "absent", "seed": 12345, "options": {}}, result, [])
     assert len(re.findall("the page shows no curves: no model &#39;absent&#39;; installed: ", page)) == 1
     assert "<td>12345</td>" in page
-    assert ("<th>num things</th><td>7,000</td>" in page) == (result is not None)
-    assert ("<th>ranks</th><td>3</td>" in page) == (result is not None)
-    assert ("<th>is good</th><td>True</td>" in page) == (result is not None)
-
-
-def test_of_a_program_nothing_is_missing(tmp_path: Path) -> None:
-    assert "shows no curves" not in _page(tmp_path, {"target": "train.py", "seed": 12345}, None, [])
-
-
-def test_a_job_that_was_stopped_has_ended(tmp_path: Path) -> None:
-    """A rank that has saved and asks to go on has said that it ended."""
-    page = _page(tmp_path, {"target": "train.py"}, None, [{"time": 1.0, "phase": "end", "exit_code": 75}])
-    assert "<td>ended, exit code 75</td>" in page
+    for shown in ("<th>num things</th><td>7,000</td>", "<th>ranks</th><td>3</td>", "<th>is good</th><td>True</td>"):
+        assert (shown in page) == (result is not None)
 
 
 def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
@@ -79,8 +69,7 @@ def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("span", [
-    (0.69310, 0.69316), (100_000.0, 100_100.0), (1e6, 1e6 + 50), (1e-7, 5e-7), (12_340.0, 12_341.0), (-1.2, 3.0),
-    (0.0, 2e9), (-2e-5, 0.0), (0.0, 5e-324), (1e-310, 3e-310), (-1.7e308, 1.7e308), (1e308, 1.7e308), (0.0, 1e-305),
+    (0.69310, 0.69316), (1e6, 1e6 + 50), (1e-7, 5e-7), (-1.2, 3.0), (0.0, 5e-324), (-1.7e308, 1.7e308),
 ])  # fmt: skip
 def test_ticks_differ_from_their_neighbours(span: tuple[float, float]) -> None:
     """A loss that hardly falls has an axis too."""
@@ -88,32 +77,3 @@ def test_ticks_differ_from_their_neighbours(span: tuple[float, float]) -> None:
     across = Chart("t", "epoch", "loss", [Curve("", {span[0]: 1.0, span[1]: 2.0})]).draw()
     for drawn in (drawing.y_ticks, across.x_ticks):
         assert len({tick.text for tick in drawn}) == len(drawn) > 1
-
-
-def test_every_models_report_is_data() -> None:
-    """Hashable data: what two runs show is merged."""
-    layouts = dict.fromkeys(model.report for model in plugins.models().values())
-    assert {"epoch", "step"} == {layout.step for layout in layouts}
-    assert all(isinstance(layout, ReportLayout) for layout in layouts)
-
-
-def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
-    """A time that is no number, a result whose fields have other types, equal losses."""
-    nearly = [0.1 + 0.2, 0.3]
-    result = {"model": {"hidden": 64}, "versions": "1", "loss": nearly, "huge": [1.7e308, -1.7e308], "big": 10**400}
-    events = [{"epoch": 1, "loss": 1.7e308}, {"epoch": 2, "loss": -1.7e308}]
-    page = _page(tmp_path, {"target": "mnist", "options": {}}, result, events)
-    assert "<h2>Loss</h2>" in page
-    (tmp_path / "rank.0" / "times").write_text("nan 10 2\n1e999 3 4\n5 6 7\n")
-    run = Run(tmp_path)
-    assert run.ranks[0].sizes == [(5.0, 13)]
-    make_page([run])
-
-
-def test_a_curve_whose_values_differ_by_a_rounding_error_is_drawn() -> None:
-    """As one of equal values: no tick fits between the two."""
-    texts = [
-        [tick.text for tick in Chart("Loss", "epoch", "loss", [Curve("", {1: 0.3, 2: last})]).draw().y_ticks]
-        for last in (0.3, 0.1 + 0.2)
-    ]
-    assert texts[0] == texts[1]

@@ -10,7 +10,7 @@ import pytest
 
 from unilaunch.folder.claim import MARKER, Marker, claim
 from unilaunch.folder.failure import Cause, Failure, describe_exit
-from unilaunch.folder.files import read_rows, write_failure
+from unilaunch.folder.files import write_failure
 from unilaunch.look import run_folder
 from unilaunch.look.logs import first_failure
 from unilaunch.look.run_folder import Ending
@@ -52,8 +52,3 @@ def test_the_rank_that_lost_a_peer_is_not_the_first(tmp_path: Path) -> None:
     assert told == r"rank 1 on b\x1b[2J failed first: killed by SIGSEGV (exit code 139); its log is rank.1/stderr"
     (tmp_path / "report.json").write_text(json.dumps(judge([crashed]).as_json() | {"verdict": "rank 1: \x1b[2J"}))
     assert first_failure(tmp_path) == r"rank 1: \x1b[2J; its log is rank.1/stderr"
-
-
-def test_events_that_are_nested_too_deeply_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text("[" * 200_000 + '\n{"phase": "end"}\n')
-    assert list(read_rows(tmp_path / "events.jsonl")) == [{"phase": "end"}]

@@ -22,7 +22,6 @@ shift 3
 exec "$@"
 """
 QUOTA = "from unilaunch.machine.cgroups import cpu_quota; print(cpu_quota())"
-MEMORY = "from unilaunch.machine.cgroups import memory_limit; print(memory_limit())"
 KILLED = """
 import subprocess, sys
 from unilaunch.machine.cgroups import oom_kills
@@ -73,16 +72,6 @@ def test_the_quota_of_every_cgroup_above_holds() -> None:
 
 
 @pytest.mark.system
-def test_the_memory_of_every_cgroup_above_is_the_limit() -> None:
-    """As Slurm sets it: above the cgroup of the process."""
-    with _nested("memory") as inner:
-        (inner.parent / "memory.limit_in_bytes").write_text(str(256 << 20))
-        assert _run_in(inner, "memory", "host", MEMORY) == str(256 << 20)
-        (inner / "memory.limit_in_bytes").write_text(str(128 << 20))
-        assert _run_in(inner, "memory", "container", MEMORY) == str(128 << 20)
-
-
-@pytest.mark.system
 @pytest.mark.parametrize("seen", ["host", "container"])
 def test_what_the_oom_killer_ends_is_counted(seen: str) -> None:
     with _nested("memory") as inner:
@@ -91,14 +80,14 @@ def test_what_the_oom_killer_ends_is_counted(seen: str) -> None:
 
 
 def test_the_files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest value of all levels."""
+    """The smallest value of all levels, and not the nearest one."""
     monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
     monkeypatch.setattr(cgroups, "_OWN", tmp_path / "own")
     (tmp_path / "own").write_text("0::/job/step/task\n")
     (tmp_path / "job" / "step" / "task").mkdir(parents=True)
     limits = {
-        "job/memory.max": "3000", "job/step/memory.max": "2000", "job/step/task/memory.max": "max",
-        "job/cpu.max": "400000 100000", "job/step/task/cpu.max": "max 100000",
+        "job/memory.max": "2000", "job/step/memory.max": "3000", "job/step/task/memory.max": "max",
+        "job/cpu.max": "400000 100000", "job/step/cpu.max": "600000 100000", "job/step/task/cpu.max": "max 100000",
     }  # fmt: skip
     for name, text in limits.items():
         (tmp_path / name).write_text(f"{text}\n")

@@ -1,6 +1,5 @@
 """Connections that need the secret, and strangers that have none."""
 
-import os
 import resource
 import socket
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.errors import RendezvousError
 from unilaunch.machine import connections
 from unilaunch.machine.connections import Dialer, Listener, NotProvenError, dial, new_secret
 
@@ -95,16 +93,3 @@ def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
     other.challenge = caller.challenge
     with pytest.raises(NotProvenError):
         other.feed(answer)
-
-
-def test_a_process_without_a_free_descriptor_says_so() -> None:
-    """It was taken for a host without that IP version: the rank "did not find rank 0"."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is left, for the selector
-    try:
-        with pytest.raises(RendezvousError, match=rf"Too many open files: ulimit -n allows {free + 1} open files"):
-            dial([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -25,7 +25,6 @@ def _machine(folder: Path, cores: list[tuple[int, int]]) -> Path:
     (2, [(0, 0), (1, 1), (0, 2), (1, 3)], [{0, 2}, {1, 3}]),  # alternating memory nodes
     (2, [(0, 0), (0, 1), (0, 0), (0, 1)], [{0, 2}, {1, 3}]),  # two threads of each core
     (3, [(0, 0), (0, 1)], [{0, 1}] * 3),
-    (3, [(0, 0), (0, 1), (0, 2), (0, 3)], [{0}, {1}, {2, 3}]),
 ])  # fmt: skip
 def test_each_rank_has_whole_cores_of_one_memory_node(
     ranks: int, cores: list[tuple[int, int]], expected: list[set[int]], tmp_path: Path

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,13 +63,3 @@ def test_a_call_is_named_after_what_the_user_has_called() -> None:
     line = find_mixed_calls(dict([*seen.items()][:2]))
     assert "rank 0 is at fetch (collective 1) and rank 1 is at sum_ranks (collective 1)" in line
     assert "rank 2 is at the end of its program" in find_mixed_calls({0: seen[0], 2: seen[2]})
-
-
-@pytest.mark.parametrize("calls", [0, 1, 3 * KEPT])
-def test_a_log_that_is_published_later_has_what_was_called_before(calls: int) -> None:
-    log, memory = CallLog(), memoryview(bytearray(SIZE))
-    for _ in range(calls):
-        log.begin(Operation.BARRIER)
-    log.publish(memory)
-    number, kinds, _ = read(memory)
-    assert (number, set(kinds)) == (calls, {Operation.BARRIER} if calls else set())

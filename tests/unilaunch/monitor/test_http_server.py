@@ -1,7 +1,5 @@
 """Those who look in: they are answered beside each other, and cannot take room or time without a bound."""
 
-import os
-import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,21 +93,3 @@ def test_names_in_metrics_are_escaped() -> None:
     assert f'unilaunch_job_info{{run="a",version="{__version__}"}} 1\n' in text
     assert "unilaunch_restarts_total 2\n" in text
     assert "unilaunch_seconds_per_step{" not in text
-
-
-def test_without_file_descriptors_it_does_not_spin() -> None:
-    """A visitor who cannot be let in yet is asked in once a turn, and answered as soon as there is a descriptor."""
-    with _server({"/status": "{}"}) as (server, port), socket.create_connection(("127.0.0.1", port)) as caller:
-        caller.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        taken = os.dup(0)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 1, before[1]))
-            (key, _), *_ = server.selector.select(10)
-            key.data()
-            assert server.selector.select(0.1) == []
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-            os.close(taken)
-        _turn(server)
-        assert caller.recv(100).endswith(b"{}")

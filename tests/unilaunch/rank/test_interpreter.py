@@ -45,14 +45,6 @@ def test_a_handler_is_the_programs_own(registrations: tuple[Registrations, list[
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_other_signals_are_left_alone(registrations: tuple[Registrations, list[int]]) -> None:
-    _, begun = registrations
-    before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    os.kill(os.getpid(), signal.SIGUSR2)
-    signal.signal(signal.SIGUSR2, before)
-    assert begun == []
-
-
 def test_a_process_that_was_forked_is_no_rank(registrations: tuple[Registrations, list[int]]) -> None:
     _, begun = registrations
     signal.signal(signal.SIGTERM, lambda *_: os._exit(len(begun)))

@@ -42,16 +42,6 @@ def test_a_note_holds_no_nan() -> None:
     assert page.facts == {"phase": "train", "loss": 0.5}
 
 
-def test_the_pace_stands_beside_the_notes() -> None:
-    """Neither touches the other."""
-    page = StatusPage()
-    page.note(phase="train")
-    page.note_pace(Pace(7, 0.25, 1 << 40))
-    page.note(loss=0.5)
-    assert page.read() == (2, {"phase": "train", "loss": 0.5})
-    assert page.read_pace() == Pace(7, 0.25, 1 << 40)
-
-
 def test_a_step_may_hold_numbers_of_numpy() -> None:
     """A model counts with them; they are noted as Python's."""
     fields: dict[str, Any] = {"number": np.int64(3), "total": np.int64(9), "busy": np.float32(0.5)}
@@ -61,6 +51,9 @@ def test_a_step_may_hold_numbers_of_numpy() -> None:
         status.note_step(Step("batch", **fields, received=cast("int", np.float64(64))))
         assert Step.from_facts(status.page.read()[1]) == Step("batch", 3, 9, busy=0.5)
         assert status.page.read_pace() == Pace(1, 0.5, 64)
+        many = Step("epoch", 3, values={f"the accuracy of class {number}": 1 / 3 for number in range(60)})
+        status.note_step(many)
+        assert Step.from_facts(status.page.read()[1]) == many
 
 
 def test_the_last_step_is_known_in_the_next_phase() -> None:
@@ -90,13 +83,3 @@ def test_what_is_between_two_waits_is_work() -> None:
         busy = status.pace.busy
         status.end_wait(None)
         assert status.page.read_pace() == Pace(3, 2 * busy)
-
-
-def test_a_step_may_have_many_figures() -> None:
-    """The whole status of a rank with sixty of them was left out."""
-    page, step = (
-        StatusPage(),
-        Step("epoch", 3, values={f"the accuracy of class {number}": 1 / 3 for number in range(60)}),
-    )
-    page.note(**step.as_facts())
-    assert Step.from_facts(page.read()[1]) == step

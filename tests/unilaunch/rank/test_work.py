@@ -8,7 +8,6 @@ from unittest.mock import MagicMock, create_autospec
 
 import pytest
 import torch
-from typing_extensions import override
 
 from unilaunch.errors import REQUEUE, StoppedError
 from unilaunch.folder.failure import Cause, describe_exception
@@ -77,19 +76,6 @@ def test_a_stopped_rank_exits_with_the_others(monkeypatch: pytest.MonkeyPatch, *
             assert isinstance(messages.decode(lines[-1])[1], messages.Done)
             agents.shutdown(socket.SHUT_RDWR)
         assert code.result(10) == REQUEUE
-
-
-def test_an_error_without_a_message_is_still_that_error() -> None:
-    """A user's __str__ may raise."""
-
-    class BrokenError(Exception):
-        @override
-        def __str__(self) -> str:
-            return self.missing  # type: ignore[attr-defined, no-any-return]
-
-    failure = describe_exception(BrokenError(), 1, {})
-    assert (failure.cause, failure.error) == (Cause.EXCEPTION, "BrokenError")
-    assert failure.message == "its message cannot be made: AttributeError in __str__"
 
 
 def test_what_a_signal_handler_raises_meanwhile_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,18 @@
 """Where ranks find rank 0: which board, and the file that only this user can read."""
 
 import os
-import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Barrier
 from uuid import uuid4
 
 import pytest
 
-from unilaunch.errors import EnvironmentMismatchError, RendezvousError
+from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.machine.connections import new_secret
-from unilaunch.overriding import override
-from unilaunch.rendezvous import mpi
-from unilaunch.rendezvous.boards import Contact, FileBoard, LaunchBoard, PmiBoard, PublicBoard, TextBoard, find_board
+from unilaunch.rendezvous.boards import Contact, FileBoard, LaunchBoard, PublicBoard, find_board
 from unilaunch.rendezvous.secret_file import find_folder
 from unilaunch.spec.variables import MONITOR
 
@@ -76,15 +70,6 @@ def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
     assert names[1] == names[3]
 
 
-def test_jobs_of_one_name_in_two_containers_that_share_a_home() -> None:
-    """Where process numbers begin anew, mpirun gives one name to the first job of each; its server tells them apart."""
-    found = _found(0, 2, "openmpi-prterun-box-7@1")
-    servers = [f"prterun-box-7@0.0;tcp4://127.0.0.1:{port}" for port in (4001, 4002, 4001)]
-    names = [FileBoard(found, {**os.environ, "PMIX_SERVER_URI41": server}).name for server in servers]  # noqa: TID251
-    assert names[0] != names[1]
-    assert names[0] == names[2]
-
-
 @pytest.mark.parametrize("fault", [STRANGER, "writable", "a link"])
 def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path) -> None:
     """The next one is, for a job on one host; or else the job is refused."""
@@ -123,75 +108,3 @@ def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: P
     assert board.find() is None
     file.unlink()
     (cache / "elsewhere").unlink(missing_ok=True)
-
-
-def test_ranks_meet_through_hydras_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over PMI version 1; the protocol is ended unless the program has used MPI. A mpiexec that has gone is named."""
-    barrier, values, heard = Barrier(2, timeout=20), dict[str, str](), [list[str](), list[str]()]
-
-    def answer(rank: int, command: str, **words: str) -> str:
-        heard[rank].append(command)
-        if command == "barrier_in":
-            barrier.wait()
-        values.update({words["key"]: words["value"]} if command == "put" else {})
-        return {
-            "init": "cmd=response_to_init rc=0", "get_my_kvsname": "cmd=my_kvsname kvsname=K",
-            "put": "cmd=put_result rc=0",
-            "barrier_in": "cmd=barrier_out", "get": f"cmd=get_result rc=0 value={values.get(words.get('key', ''))}",
-            "finalize": "cmd=finalize_ack",
-        }[command]  # fmt: skip
-
-    def serve(rank: int, end: socket.socket) -> None:
-        with end, end.makefile() as lines:
-            for line in lines:
-                words = dict(word.split("=", 1) for word in line.split())
-                end.sendall(f"{answer(rank, words.pop('cmd'), **words)}\n".encode())
-
-    monkeypatch.setattr(mpi, "is_initialized", lambda: False)
-    pairs = [socket.socketpair() for _ in range(2)]
-    with ThreadPoolExecutor(3) as pool, ExitStack() as kept:
-        for rank, (_, end) in enumerate(pairs):
-            pool.submit(serve, rank, end)
-        zero, one = (PmiBoard(_found(rank, 2, ""), {"PMI_FD": str(pairs[rank][0].fileno())}) for rank in range(2))
-        posted = pool.submit(zero.post)
-        contact = one.find()
-        listener, secret = posted.result()
-        kept.enter_context(listener)
-        assert contact == one.find()  # it does not exchange a second time
-        assert contact
-        assert contact.secret == secret
-        assert (contact.places[0][1]) == listener.getsockname()[1]
-        for board in (zero, one):
-            board.finish()
-            kept.enter_context(board.line)
-            kept.enter_context(pairs[board.info.rank][0])
-    assert heard[1] == ["init", "get_my_kvsname", "barrier_in", "get", "finalize"]
-    with pytest.raises(EnvironmentMismatchError, match=r"mpiexec does not answer at PMI_FD \(barrier_in: "):
-        zero.exchange("")
-
-
-class _Full(TextBoard):
-    """A board on which nothing can be written."""
-
-    def __init__(self) -> None:
-        self.info, self.advice, self.listeners = _found(0, 2, ""), "", list[str]()
-
-    @override
-    def write(self, text: str) -> None:
-        self.listeners.append(text)
-        raise RendezvousError("full")
-
-    @override
-    def read(self) -> str:
-        return "of another version"
-
-
-def test_a_board_that_is_full_leaves_no_socket_open() -> None:
-    """And a text that is no contact is none."""
-    board = _Full()
-    with pytest.raises(RendezvousError, match="full"):
-        board.post()
-    (place,) = Contact.parse(board.listeners[0]).places
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(place)
-    assert board.find() is None

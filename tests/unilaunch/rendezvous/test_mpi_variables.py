@@ -24,24 +24,24 @@ def _found(version: str, size: int, local_size: int) -> LauncherInfo:
     return LauncherInfo(f"Open MPI {version}", 0, size, 0, local_size, "run", {}, name="openmpi")
 
 
-@pytest.mark.parametrize(
-    ("found", "exported", "expected"),
-    [
-        (_found("4", 2, 2), {}, ONE_HOST),
-        (_found("5", 2, 2), {}, ONE_HOST | {"OMPI_MCA_mtl": "^ofi"}),
-        (_found("4", 2, 2), {NETWORK: "eth0"}, SHARED_MEMORY),
-        (_found("5", 4, 2), PORTS, {}),
-        (_found("5", 2, 2), {"OMPI_MCA_btl": "tcp,self"}, {}),
-        (_found("4", 2, 2), {"OMPI_MCA_pml": "ucx"}, {}),
-    ],
-    ids=["one host, 4", "one host, 5", "the user's network", "several hosts", "the user's btl", "the user's pml"],
-)
-def test_transport(found: LauncherInfo, exported: dict[str, str], expected: dict[str, str]) -> None:
+@pytest.mark.parametrize(("found", "exported", "file", "expected"), [
+    (_found("4", 2, 2), {}, "", ONE_HOST),
+    (_found("5", 2, 2), {}, "", ONE_HOST | {"OMPI_MCA_mtl": "^ofi"}),
+    (_found("4", 2, 2), {NETWORK: "eth0"}, "", SHARED_MEMORY),
+    (_found("5", 4, 2), PORTS, "", {}),
+    (_found("5", 2, 2), {"OMPI_MCA_btl": "tcp,self"}, "", {}),
+    (_found("5", 2, 2), {}, "btl = tcp,self", {}),  # shared memory may not be allowed, say
+], ids=["one host, 4", "one host, 5", "the user's network", "several hosts", "the user's btl", "a file"])  # fmt: skip
+def test_transport(
+    found: LauncherInfo, exported: dict[str, str], file: str, expected: dict[str, str], tmp_path: Path
+) -> None:
     """On one host shared memory, with TCP for spawned processes; only where the user chose none."""
-    assert mpi.variables(found, exported | LIBRARY | EXPORTED) == expected
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text(f"{file}\n")
+    assert mpi.variables(found, exported | {"HOME": str(tmp_path)} | LIBRARY | EXPORTED) == expected
 
 
-@pytest.mark.parametrize("own", ["", "#btl = tcp", "btl_tcp_if_include = eth0", " btl = tcp,self", "pml=ucx"])
+@pytest.mark.parametrize("own", ["#btl = tcp", "btl_tcp_if_include = eth0", " btl = tcp,self", "pml=ucx"])
 @pytest.mark.parametrize("place", [".openmpi/mca-params.conf", "etc/openmpi-mca-params.conf"])
 def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, place: str, tmp_path: Path) -> None:
     """On several hosts; unless a file chooses the transport: the user's, or the installation's."""
@@ -53,23 +53,6 @@ def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, plac
     expects = not (own.startswith((" btl", "pml")) or has_fabric())
     assert chosen == ({"OMPI_MCA_btl": "^ofi"} if expects else {})
     assert "OMPI_MCA_btl" not in OpenMpi().mpi_variables(_found("4", 4, 2), daemon, {"HOME": str(tmp_path)})
-
-
-def test_the_file_of_a_distributions_package_counts(tmp_path: Path) -> None:
-    """Debian has it in /etc/openmpi; the environment would take precedence over it."""
-    (tmp_path / "etc/openmpi").mkdir(parents=True)
-    packaged = tmp_path / "etc/openmpi/openmpi-mca-params.conf"
-    packaged.touch()
-    for prefix, counts in ((tmp_path / "usr", True), (tmp_path / "opt", False)):
-        daemon = Daemon(os.getpid(), prefix / "bin" / "prterun", ())
-        assert (packaged in openmpi._installed_files(daemon, tmp_path)) is counts
-
-
-def test_the_users_own_file_counts_on_one_host_too(tmp_path: Path) -> None:
-    """Shared memory may not be allowed, say."""
-    (tmp_path / ".openmpi").mkdir()
-    (tmp_path / ".openmpi/mca-params.conf").write_text("btl = tcp,self\n")
-    assert mpi.variables(_found("5", 2, 2), {"HOME": str(tmp_path)} | LIBRARY | EXPORTED) == {}
 
 
 @pytest.mark.parametrize("device", ["sys/class/infiniband/mlx5_0", "sys/class/cxi/cxi0", "dev/hfi1_0"])
@@ -87,11 +70,6 @@ def test_more_ranks_than_processors_give_way(exported: dict[str, str], expected:
     many = (os.cpu_count() or 1) + 1
     chosen = mpi.variables(_found("4", 2 * many, many), exported | LIBRARY)
     assert chosen.get(YIELD) == expected
-
-
-def test_no_mpirun_above_means_no_library_is_chosen() -> None:
-    """Pytest was started by no mpirun: mpi4py finds the library itself."""
-    assert mpi.variables(_found("5", 4, 2), EXPORTED | PORTS) == {}
 
 
 @pytest.mark.parametrize(("line", "hosts", "expected"), [

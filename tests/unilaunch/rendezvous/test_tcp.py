@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 
 from delays import is_delayed
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
-from unilaunch.interfaces.calls import CallLog, Operation
+from unilaunch.interfaces.calls import CallLog
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.machine import connections
 from unilaunch.machine.connections import WELCOME, Dialer, dial, new_secret
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
-from unilaunch.overriding import override
 from unilaunch.rendezvous import boards, tcp
-from unilaunch.rendezvous.boards import Board, Contact, FileBoard, LaunchBoard, PublicBoard
+from unilaunch.rendezvous.boards import Board, FileBoard, LaunchBoard, PublicBoard
 from unilaunch.rendezvous.tcp import TcpCollectives, TcpPeers, accept_ranks, join
 from unilaunch_graph.purpose import Purpose
 
@@ -94,8 +92,9 @@ def closing_all(peers: TcpPeers) -> Iterator[TcpPeers]:
             connection.close()
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_everyone_hears_everyone(size: int) -> None:
+def test_everyone_hears_everyone() -> None:
+    size = 3
+
     def work(peers: TcpPeers) -> list[object]:
         return [peers.share({"rank": peers.rank, "text": "x" * 100_000}), peers.share(None)]
 
@@ -217,22 +216,10 @@ def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
 def test_a_rank_of_an_earlier_start_is_refused() -> None:
     """The name of the start is the same, as under torchrun with a static rendezvous; the secret is not."""
     run_id = uuid4().hex
-    old = _found(0, 2, run_id)
-    board = _board(old)
-    listener, _ = board.post()
-    stale = _board(_found(1, 2, run_id)).find()
-    assert stale
+    listener, _ = _board(_found(0, 2, run_id)).post()
+    assert _board(_found(1, 2, run_id)).find()
     listener.close()
     assert _on_ranks(2, lambda peers: peers.share(1), run_id) == [[1, 1]] * 2
-    again = _found(0, 2, run_id)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(join, again, 20.0, _board(again))
-        new = _await(_board(_found(1, 2, run_id)).find)
-        assert dial(new.places, stale.secret, 1, 2.0) is None
-        true = _found(1, 2, run_id)
-        with closing_all(join(true, 20.0, _board(true))) as one, closing_all(waiting.result()) as zero:
-            shared = pool.submit(zero.share, 1)
-            assert one.share(1) == shared.result() == [1, 1]
 
 
 def test_without_a_secret_a_taken_port_is_passed_over() -> None:
@@ -245,16 +232,12 @@ def test_without_a_secret_a_taken_port_is_passed_over() -> None:
 
 def test_the_name_of_rank_0s_host_may_become_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Kubernetes a pod can start before the DNS record of rank 0's pod exists."""
-    asked: list[str] = []
-    look_up = socket.getaddrinfo
+    look_up, unknown = socket.getaddrinfo, [socket.gaierror(socket.EAI_NONAME, "Name or service not known")]
 
     def unknown_at_first(host: str, *args: Any, **kwargs: Any) -> Any:
-        if host != "pod-0":
-            return look_up(host, *args, **kwargs)
-        asked.append(host)
-        if len(asked) == 1:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return look_up("127.0.0.1", *args, **kwargs)
+        if host == "pod-0" and unknown:
+            raise unknown.pop()
+        return look_up("127.0.0.1" if host == "pod-0" else host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown_at_first)
 
@@ -262,23 +245,6 @@ def test_the_name_of_rank_0s_host_may_become_known_later(monkeypatch: pytest.Mon
         return PublicBoard(replace(found, local_size=1, rank_0_hosts=("pod-0",)))
 
     assert _on_ranks(2, lambda peers: peers.share(peers.rank), board=board) == [[0, 1]] * 2
-
-
-def test_more_strangers_than_can_stand_at_the_door() -> None:
-    """One that is sent away while its own words come in ends nothing; the rank behind them comes in."""
-    secret = new_secret()
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    place = listener.getsockname()
-    with ThreadPoolExecutor(1) as pool, ExitStack() as kept:
-        for _ in range(300):
-            kept.enter_context(socket.create_connection(place)).sendall(b"u")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connections, "_UNPROVEN", 100)
-            accepted = pool.submit(accept_ranks, listener, {1}, secret, time.monotonic() + 10)
-            true = _await(lambda: dial([place], secret, 1, 5.0))
-            (connection,) = accepted.result().values()
-    connection.close()
-    true.close()
 
 
 def test_a_missing_rank_is_named() -> None:
@@ -301,6 +267,15 @@ def test_nothing_is_left_on_the_board(cache: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
+def _error(act: Callable[[], object]) -> str:
+    """Return the words of the error that ends a collective; "" if none does."""
+    try:
+        act()
+    except (MixedCallsError, PeerLostError) as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize(("message", "words"), [
     (struct.pack("!Q", 3 << 30), "announces a message of 3221225472 bytes"),
     (struct.pack("!Q", 100_000) + b"[" * 100_000, "is not JSON"),
@@ -312,39 +287,26 @@ def test_a_message_that_makes_no_sense_ends_in_one_line(message: bytes, words: s
         if peers.rank == 1:
             peers.connections[0].sendall(message)
             return ""
-        try:
-            peers.share(None)
-        except PeerLostError as error:
-            return str(error)
-        return "believed"
+        return _error(lambda: peers.share(None))
 
     assert words in _on_ranks(2, work)[0]
 
 
-def _hang_up(peers: TcpPeers) -> None:
-    for connection in peers.connections.values():
-        with suppress(OSError):  # the other end may have hung up first
-            connection.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.mark.timed
-def test_a_rank_that_goes_is_noticed_at_once() -> None:
+@pytest.mark.parametrize("call", [
+    lambda peers: peers.share(None), lambda peers: peers.collectives().barrier(),
+], ids=["share", "collective"])  # fmt: skip
+def test_a_rank_that_goes_is_noticed_by_all(call: Callable[[TcpPeers], object]) -> None:
     def work(peers: TcpPeers) -> str:
-        if peers.rank == 1:
-            _hang_up(peers)
-            return "gone"
-        try:
-            peers.share(None)
-        except PeerLostError as error:
-            _hang_up(peers)
-            return str(error)
-        return "unnoticed"
+        peers.share(None)
+        said = _error(lambda: call(peers)) if peers.rank != 1 else ""
+        for connection in peers.connections.values():
+            with suppress(OSError):  # the other end may have hung up first
+                connection.shutdown(socket.SHUT_RDWR)
+        return said
 
-    begin = time.monotonic()
     lost = _on_ranks(3, work)
     assert lost[0].startswith("rank 1 is lost")
     assert "is lost" in lost[2]
-    assert time.monotonic() - begin < 5
 
 
 def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,8 +379,7 @@ def test_rows_arrive_where_they_belong(counts: list[list[int]], width: int, dtyp
     assert all(_on_ranks(size, work))
 
 
-@pytest.mark.parametrize("shape", [(), (7,), (100_000,), (3, 30_001)])
-@pytest.mark.parametrize("size", [2, 3, 4, 6])
+@pytest.mark.parametrize(("size", "shape"), [(2, (100_000,)), (3, ()), (3, (3, 30_001)), (6, (7,))])
 def test_a_sum_has_the_same_bits_on_every_rank_and_in_every_run(size: int, shape: tuple[int, ...]) -> None:
     """Those of a sum in the order of the ranks, in whatever order they have connected."""
     values = np.random.default_rng(0).standard_normal((size, *shape)).astype(np.float32)
@@ -437,54 +398,6 @@ def test_a_sum_has_the_same_bits_on_every_rank_and_in_every_run(size: int, shape
         return work
 
     assert {*_on_ranks(size, sum_up(1)), *_on_ranks(size, sum_up(-1))} == {in_order.tobytes()}
-
-
-def test_a_rank_lost_in_a_collective_is_noticed() -> None:
-    def work(peers: TcpPeers) -> str:
-        collectives = peers.collectives()
-        if peers.rank == 1:
-            for connection in collectives.connections.values():  # type: ignore[attr-defined]
-                connection.close()
-            return ""
-        try:
-            collectives.barrier()
-        except PeerLostError as error:
-            return str(error)
-        return "unnoticed"
-
-    assert _on_ranks(2, work)[0].startswith("rank 1 is lost")
-
-
-def test_an_address_that_is_translated_on_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind NAT: rank 0 has another address than the one that rank 1 called, and is no proof of itself."""
-    monkeypatch.setattr(tcp, "_TRY", 2.0)
-    inner, outer = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.2", 0))
-    inner_place, outer_place, secret = inner.getsockname(), outer.getsockname(), new_secret()
-
-    def forward() -> None:
-        caller = outer.accept()[0]
-        with caller, socket.create_connection(inner_place) as listener:
-            listener.sendall(caller.recv(1 << 10))
-            caller.sendall(listener.recv(1 << 10))
-            caller.recv(1)
-
-    class Translated(PublicBoard):
-        def __init__(self) -> None:
-            self.advice = ""
-
-        @override
-        def find(self) -> Contact:
-            return Contact([outer_place], secret)
-
-    def accept() -> None:
-        with suppress(RendezvousError):
-            accept_ranks(inner, {1}, secret, time.monotonic() + 4.0)
-
-    with outer, inner, ThreadPoolExecutor() as pool:
-        pool.submit(forward)
-        pool.submit(accept)
-        with pytest.raises(RendezvousError, match=r"127\.0\.0\.2 \d+ is not of this job: .*\(NAT\)"):
-            tcp._reach(_found(1, 2, uuid4().hex), Translated(), time.monotonic())
 
 
 def _sum(collectives: TcpCollectives, size: int = 1, purpose: Purpose = Purpose.NONE) -> None:
@@ -512,7 +425,7 @@ _CALLS: dict[str, Callable[[TcpCollectives], None]] = {
 }
 
 
-@pytest.mark.parametrize(("first", "second"), [*combinations(_CALLS, 2)])
+@pytest.mark.parametrize(("first", "second"), [*pairwise(_CALLS)])
 def test_different_collectives_end_in_one_line_that_names_both(first: str, second: str) -> None:
     """Also where their messages have as many bytes: without their words a sum would be a wrong number."""
 
@@ -545,38 +458,3 @@ def test_one_collective_with_different_arrays_is_no_sum(arrays: tuple[Any, Any])
 
     with pytest.raises(MixedCallsError, match=r"sum_ranks \(collective 2\) got arrays of other sizes or dtypes"):
         _on_ranks(2, work)
-
-
-def test_agreements_are_told_apart_by_their_numbers() -> None:
-    """The value of a later one would be taken for that of an earlier one."""
-
-    def work(peers: TcpPeers) -> str:
-        try:
-            for turn in range(2 + peers.rank):
-                if not (peers.rank and turn == 1):
-                    peers.calls.begin(Operation.BARRIER)
-                peers.share(turn)
-        except (MixedCallsError, PeerLostError) as error:
-            return str(error)
-        return ""
-
-    assert any("different collectives" in error for error in _on_ranks(2, work))
-
-
-def test_a_rank_that_calls_a_collective_alone_is_told_by_the_number() -> None:
-    """The next call of the same kind answers its call, and the one after that does not."""
-
-    def work(peers: TcpPeers) -> str:
-        collectives = cast("TcpCollectives", peers.collectives())
-        try:
-            for _ in range(3 - peers.rank):
-                _swap(collectives, purpose=Purpose.FETCH)
-            _sum(collectives, purpose=Purpose.SUM_RANKS)
-        except (MixedCallsError, PeerLostError) as error:
-            for connection in collectives.connections.values():
-                connection.close()
-            return str(error)
-        return ""
-
-    assert any("rank 0 is at fetch (collective 4)" in error and "rank 1 is at sum_ranks (collective 4)" in error
-               for error in _on_ranks(2, work))  # fmt: skip

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.errors import SpecError
 from unilaunch.spec.options import parse
-from unilaunch_graph.data.sources import SOURCES
-from unilaunch_graph.spec import DataSpec
 
 #: What stands on the line, and what is offered.
 CASES = {
@@ -44,14 +41,3 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     done = subprocess.run(["bash"], input=script, cwd=tmp_path, capture_output=True, text=True, check=True)
     offered = [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("OFFERED")]
     assert dict(zip(CASES, offered, strict=True)) == CASES, done.stderr
-
-
-def test_another_shell_is_refused() -> None:
-    """With those that are known."""
-    with pytest.raises(SpecError, match="--print-completion csh: expected bash, "):
-        parse(["--print-completion", "csh"])
-
-
-def test_every_data_set_by_name_is_offered() -> None:
-    """The spec, which imports no data set, has their names."""
-    assert DataSpec.model_fields["dataset"].examples == list(SOURCES)

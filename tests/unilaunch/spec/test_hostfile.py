@@ -1,7 +1,6 @@
 """The grammar of hostfiles and of -H: what is read, what is refused and where, and that it reads what it writes."""
 
 import os
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,24 +21,18 @@ from unilaunch.spec.hostfile import (
 
 GOOD: dict[str, tuple[Host, ...]] = {
     "node0 slots=4": (Host("node0", 4),),
-    "node0": (Host("node0"),),
     "  node0\tslots = 4   max_slots=8 # the head": (Host("node0", 4, 8),),
-    "node0 max-slots=8": (Host("node0", None, 8),),
     "node0 cpus=2\n\n# nothing\n// nothing\nnode1 count=3\n": (Host("node0", 2), Host("node1", 3)),
     "me@node0 slots=2": (Host("node0", 2, user="me"),),
-    "node0 slots=2 user=me": (Host("node0", 2, user="me"),),
     '"node0" slots=2': (Host("node0", 2),),
-    "10.0.0.1 slots=2": (Host("10.0.0.1", 2),),
     "fe80::1 slots=2\n[fe80::2]:3\n[fe80::3]": (Host("fe80::1", 2), Host("fe80::2", 3), Host("fe80::3")),
     "node0:4\nnode1:2": (Host("node0", 4), Host("node1", 2)),
     "node0 slots=1\nnode1 slots=1\nnode0 slots=2": (Host("node0", 3), Host("node1", 1)),
     "node0\nnode0\nnode1\nnode0 slots=2": (Host("node0", 4), Host("node1")),
     "node[08-10] slots=8": (Host("node08", 8), Host("node09", 8), Host("node10", 8)),
-    "node[8-10]": (Host("node8"), Host("node9"), Host("node10")),
     "r[1-2]n[3,5]-ib": (Host("r1n3-ib"), Host("r1n5-ib"), Host("r2n3-ib"), Host("r2n5-ib")),
     "me@n[1-2]:2": (Host("n1", 2, user="me"), Host("n2", 2, user="me")),
     "\ufeffnode0 slots=4\r\nnode1 slots=4\r\n": (Host("node0", 4), Host("node1", 4)),
-    "node0.example.org slots=4": (Host("node0.example.org", 4),),
 }
 
 
@@ -51,12 +44,8 @@ def test_what_is_read(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "words"), [
     ("node0 slots=four", "hosts:1:13: expected a number from 1, found 'four'"),
-    ("node0 slots=0", "hosts:1:13: expected a number from 1, found '0'"),
     ("# x\nnode0 slots=-1", "hosts:2:13: expected a number"),
-    ("node0 slots=99999999999999999999", "hosts:1:13: expected a number"),
-    ("node0 slots", "hosts:1:7: expected KEY=VALUE"),
     ("node0 slots=", "hosts:1:7: expected KEY=VALUE"),
-    ("node0 =4", "hosts:1:7: expected KEY=VALUE"),
     ("= 4", "hosts:1:1: expected a host"),
     ("node0 4", "hosts:1:7: expected KEY=VALUE such as slots=4, found '4'"),
     ("node0 gpus=4", "hosts:1:7: 'gpus' is no key"),
@@ -65,16 +54,12 @@ def test_what_is_read(text: str) -> None:
     ('"node0 slots=4', "hosts:1:1: a quote that is never closed"),
     ("@node0", "hosts:1:1: '' is no name of a user"),
     ("-node", "hosts:1:1: '-node' is no name of a host"),
-    ("no/de", "hosts:1:1: 'no/de' is no name of a host"),
     ("node0:x", "hosts:1:1: 'node0:x': expected name:SLOTS"),
     ("node[5-2]", "hosts:1:1: node[5-2]: 5-2 runs backwards"),
     ("node[a-b]", "hosts:1:1: node[a-b]: expected numbers"),
-    ("node[]", "hosts:1:1: node[]: expected numbers"),
-    ("node[1-999999999]", "names more than 100000 hosts"),
     ("n[1-1000]m[1-1000]", "names 1000000 hosts"),
     ("node[1-2", "'node[1-2' is no name of a host"),
     ("", "hosts: no host in it"),
-    ("# only words\n", "hosts: no host in it"),
 ])  # fmt: skip
 def test_what_is_refused_and_where(text: str, words: str) -> None:
     """Line and column, what was found and what was expected, in one line."""
@@ -85,7 +70,6 @@ def test_what_is_refused_and_where(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "hosts"), [
-    ("a", (Host("a", 1),)),
     ("a,b,a", (Host("a", 2), Host("b", 1))),
     ("a:4,me@b:2", (Host("a", 4), Host("b", 2, user="me"))),
     ("n[1-2,4]:2,b", (Host("n1", 2), Host("n2", 2), Host("n4", 2), Host("b", 1))),
@@ -96,7 +80,7 @@ def test_lists_of_hosts(text: str, hosts: tuple[Host, ...]) -> None:
     assert parse_hosts(text) == hosts
 
 
-@pytest.mark.parametrize(("text", "column"), [("a,,b", 3), ("", 1), ("a:4,b:x", 5), ("a, ", 3), ("a:0", 1)])
+@pytest.mark.parametrize(("text", "column"), [("a,,b", 3), ("", 1), ("a:4,b:x", 5), ("a:0", 1)])
 def test_a_list_of_hosts_names_the_column(text: str, column: int) -> None:
     """Where the wrong entry begins."""
     with pytest.raises(HostfileError, match=f"column {column}: "):
@@ -164,11 +148,3 @@ def test_a_pipe_is_not_given_to_open_mpi() -> None:
     assert read_hostfile(path) == (Host("a", 2),)
     assert not is_open_mpi_grammar(path)
     os.close(reading)
-
-
-def test_many_hosts_are_read_fast() -> None:
-    """1,250 lines, and a range of as many."""
-    text = "".join(f"node{number:04d} slots={1 + number % 15}\n" for number in range(1250))
-    begin = time.process_time()
-    assert len(parse_hostfile(text, "hosts")) == len(parse_hostfile("node[0001-1250] slots=8", "hosts")) == 1250
-    assert time.process_time() - begin < 1.0

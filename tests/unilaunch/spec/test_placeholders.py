@@ -6,19 +6,14 @@ from pathlib import Path
 import pytest
 
 from unilaunch.errors import SpecError
-from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.placeholders import placeholder_values, replace_placeholders
 
 
-@pytest.mark.parametrize(
-    ("environ", "job", "array"),
-    [
-        ({"SLURM_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0"}, "17", "0"),
-        ({"PBS_JOBID": "8[3].head/x", "PBS_ARRAY_INDEX": "3"}, "8[3].head_x", "3"),
-        ({"JOB_ID": "5", "SGE_TASK_ID": "7"}, "5", "7"),
-        ({"SLURM_ARRAY_TASK_ID": "2"}, "own", "2"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "job", "array"), [
+    ({"SLURM_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0"}, "17", "0"),
+    ({"PBS_JOBID": "8[3].head/x", "PBS_ARRAY_INDEX": "3"}, "8[3].head_x", "3"),
+    ({"JOB_ID": "5", "SGE_TASK_ID": "7"}, "5", "7"), ({"SLURM_ARRAY_TASK_ID": "2"}, "own", "2"),
+])  # fmt: skip
 def test_what_each_stands_for(environ: dict[str, str], job: str, array: str) -> None:
     found = replace_placeholders(Path("runs/{job}/{array}-{date}"), placeholder_values(environ, "own"))
     assert re.fullmatch(re.escape(f"runs/{job}/{array}-") + r"\d{8}-\d{6}", str(found))
@@ -29,9 +24,3 @@ def test_what_each_stands_for(environ: dict[str, str], job: str, array: str) -> 
 def test_a_job_outside_an_array_has_no_index(environ: dict[str, str]) -> None:
     with pytest.raises(SpecError, match="index in an array of jobs, and none of SLURM_ARRAY_TASK_ID"):
         replace_placeholders(Path("runs/{array}"), placeholder_values(environ, "own"))
-
-
-@pytest.mark.parametrize("folder", ["runs/{jbo}", "{}", "a{Job}"])
-def test_another_placeholder_is_refused(folder: str) -> None:
-    with pytest.raises(SpecError, match=r"placeholders are \{job\}, \{array\} or \{date\}"):
-        LaunchSpec(output_dir=Path(folder))

@@ -23,14 +23,10 @@ INNOCENT = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES.split())
-def test_names_of_secrets(name: str) -> None:
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", INNOCENT.split())
-def test_names_of_no_secrets(name: str) -> None:
-    assert not is_secret_name(name)
+def test_names_of_secrets() -> None:
+    """By whole words: a monkey holds no key."""
+    assert [name for name in NAMES.split() if not is_secret_name(name)] == []
+    assert [name for name in INNOCENT.split() if is_secret_name(name)] == []
 
 
 @pytest.mark.parametrize(("word", "expected"), [

@@ -23,19 +23,10 @@ def test_the_schema_that_is_shipped_is_current(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == SHIPPED.read_text(), "unilaunch schema > unilaunch/run.schema.json"
 
 
-def test_every_field_says_what_it_means() -> None:
-    """An editor shows it beside the name, and so does help(LaunchSpec)."""
-    schema = json.loads(SHIPPED.read_text())
-    for name, field in LaunchSpec.model_fields.items():
-        assert schema["properties"][name]["description"] == field.description
-        assert f"{name}: {field.description}" in (LaunchSpec.__doc__ or "")
-
-
 @pytest.mark.parametrize(("line", "wrong"), [
     ("", ""), ("nprocs = 0", "0"), ('device = "gpu"', "gpu"), ("oversubscribed = true", "oversubscribed"),
-    ('mca = [["btl", "self"]]', ""), ('mca = {btl = "self", a = 1}', ""), ('mca = "btl"', "btl"),
-    ('hosts = "a:4,b:4"', ""), ('[mpi]\nbind_to = "core"', "mpi"),
-    ("[env]\nN = 1", "1"), ("epochs = 3", ""), ("stall_timeout = 300", ""),
+    ('mca = {btl = "self", a = 1}', ""), ('mca = "btl"', "btl"), ('[mpi]\nbind_to = "core"', "mpi"),
+    ("[env]\nN = 1", "1"), ("epochs = 3", ""),
 ])  # fmt: skip
 def test_the_schema_allows_what_is_read(line: str, wrong: str, tmp_path: Path) -> None:
     """The example as it is, and with one more line."""
