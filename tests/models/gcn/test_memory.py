@@ -1,6 +1,11 @@
 """The memory model of a training, and what a run does with it."""
 
+import mmap
+import os
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +19,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.checkpoint import History
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, count_weights, plan_layers
-from unilaunch_gcn.memory import Share, forecast_memory, host_memory, refuse_graph, share_of_graph, share_of_part
+from unilaunch_gcn.memory import forecast_memory, host_memory, peak_memory, refuse_graph, share_of_graph, share_of_part
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.options import refuse_options
 from unilaunch_gcn.spec import GcnSpec
@@ -32,11 +37,8 @@ def _graph(nodes: int, features: Any) -> Graph:
 
 
 @pytest.mark.parametrize("options", [
-    {"hidden": 256},
-    {"hidden": 256, "layers": 4},
     {"hidden": 256, "layers": 4, "dropout": 0.0},
     {"hidden": 256, "precision": "float64"},
-    {"hidden": 256, "conv": "sage"},
     {"hidden": 256, "conv": "sage", "layers": 4},
     {"hidden": 32, "conv": "gat", "layers": 3},
     {"hidden": 256, "layers": 4, "bias": True, "layer_norm": True, "residual": True},
@@ -61,20 +63,6 @@ def test_rows_are_those_that_live_at_once(options: dict[str, Any]) -> None:
     forecast = memory.activations + gradients + 4000 * 32 * config.dtype.itemsize
     bound = 0.35 if spec.conv == "gat" else 0.15  # of attention torch holds more rows than MindSpore, which is run here
     assert forecast == pytest.approx(peak, rel=bound)
-
-
-@pytest.mark.parametrize(("hidden", "gigabytes"), [(4000, (22, 26)), (20_000, (110, 125))])
-def test_wide_weights_of_sparse_features(hidden: int, gigabytes: tuple[int, int]) -> None:
-    """200,000 sparse columns: 28 bytes for each weight; of 4,000 hidden a run took 22 GiB and more."""
-    share = Share(
-        rows=[2000] * 3, nodes=2000, halo=0, sent=0, edges=16_000, num_features=200_000,
-        feature_type=np.dtype(np.float32), entries=60_000,
-        is_directed=False, has_weights=False, num_parts=1,
-    )  # fmt: skip
-    spec = GcnSpec(hidden=hidden)
-    memory = forecast_memory(spec, plan_layers(spec, 200_000, 5), share, "torch")
-    assert gigabytes[0] < memory.peak / 1e9 < gigabytes[1]
-    assert memory.features < 10_000_000
 
 
 @pytest.mark.parametrize(("kind", "precision", "bytes_each"), [
@@ -135,3 +123,34 @@ def test_patience_waits_for_a_lower_validation_loss(evaluations: list[tuple[int,
 def test_options_that_change_nothing_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=f"^{words}"):
         refuse_options(GcnSpec(**options))
+
+
+_ROLLUP = Path("/proc/self/smaps_rollup")
+_KNOWS_SHARES = _ROLLUP.exists() and "Pss_Shmem" in _ROLLUP.read_text()
+_BYTES = 1 << 26
+_OTHER = f"""
+import mmap, sys
+memory = mmap.mmap(int(sys.argv[1]), {_BYTES})
+memory[::4096] = bytes({_BYTES} // 4096)
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(not _KNOWS_SHARES, reason="this kernel has no Pss_Shmem in /proc/self/smaps_rollup")
+def test_shared_pages_count_by_their_share() -> None:
+    """Of a buffer that another process maps too, half."""
+    file = os.memfd_create("shared")
+    os.ftruncate(file, _BYTES)
+    memory = mmap.mmap(file, _BYTES)
+    memory[::4096] = bytes(_BYTES // 4096)
+    alone = peak_memory()
+    line = [sys.executable, "-c", _OTHER, str(file)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file]) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"ready\n"
+        shared = peak_memory()
+        other.communicate(b"\n")
+    memory.close()
+    os.close(file)
+    assert alone - shared == pytest.approx(_BYTES / 2, rel=0.1)

@@ -1,13 +1,11 @@
 """Several parts in one process: together they are the whole graph, and they move exactly their halo, or less."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -19,24 +17,22 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.aggregation import (
     Aggregation,
     ColumnSwitch,
-    DiagonalScaling,
     aggregation_over_columns,
     aggregation_over_halo,
 )
-from unilaunch_gcn.device import HaloEdges, device_network, edges_on_device
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.features import FirstLayer
 from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
-from unilaunch_gcn.layers import NetworkConfig, plan_layers
-from unilaunch_gcn.mindspore_tensors import MindSporeTensors
+from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, plan_layers
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.dropout import fill_mask, stream_keys
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.kernels import choice
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Part
@@ -193,9 +189,8 @@ OWNERS = {
         {"hidden": 4, "dropout": 0},
         {"hidden": 20, "layers": 3},
         {"conv": "sage", "bias": True, "layer_norm": True, "residual": True, "hidden": 5, "layers": 4},
-        {"conv": "sage", "hidden": 20, "dropout": 0},
     ],
-    ids=["product first", "aggregated once", "aggregation first", "everything", "means"],
+    ids=["product first", "aggregated once", "aggregation first", "everything"],
 )
 def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str, way: str) -> None:  # noqa: FBT001
     """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
@@ -241,87 +236,61 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         np.testing.assert_allclose(others, counts, rtol=1e-6)
 
 
-@pytest.mark.system
+def _only_part(graph: Graph) -> Part:
+    return next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
+
+
+def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
+    return aggregation_over_halo(
+        part,
+        HaloExchange(part, Alone(), Meter(), Exact()),
+        threads,
+        "gcn",
+        dtype,
+    )
+
+
+def _random_graph(num_nodes: int, num_edges: int) -> Graph:
+    ends = np.random.default_rng(3).integers(0, num_nodes, (num_edges, 2))
+    return make_graph(num_nodes, [(int(a), int(b)) for a, b in ends])
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    """Rows are shared out, sums are not."""
+    part = _only_part(_random_graph(9000, 60000))
+    rows = np.random.default_rng(0).standard_normal((9000, 17)).astype(np.float32)
+    one, three = (_aggregation(part, threads, np.dtype(np.float32)).matmat(rows) for threads in (1, 3))
+    np.testing.assert_array_equal(one, three)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
-    "options", [{"layers": 3}, {"layers": 3, "dropout": 0}, {"layers": 4, "residual": True}], ids=str
+    "options",
+    [{"hidden": 4}, {"hidden": 4, "dropout": 0}, {"hidden": 40}],
+    ids=["product first", "aggregated once", "aggregation first"],
 )
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_kernels_in_c_train_alike(options: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On three parts: the gradient that libraries compute; on one part both frameworks have the same bits."""
-    graph = _problem_graph(sparse=False)
-    spec = GcnSpec.model_validate({"hidden": 20, "precision": precision, **options})
-    config = NetworkConfig.of(spec, plan_layers(spec, 11, 3), 2)
-    parts = _parts(graph, OWNERS["three, mixed"], 3)
-
-    def gradient(part: Part, collectives: Collectives, tensors: type[Tensors] = TorchTensors) -> NDArray[Any]:
-        problem = training_problem(collectives, 1, config, part, Meter())
-        assert isinstance(problem.kernels, PortableKernels) == (choice._MANY > 0)
-        found: NDArray[Any] = HostNetwork(problem, tensors()).gradient(3)
-        collectives.all_reduce(found)
-        return found
-
-    def train(many: int) -> NDArray[Any]:
-        monkeypatch.setattr(choice, "_MANY", many)
-        return on_every_rank(3, lambda rank, collectives: gradient(parts[rank], collectives))[0]
-
-    expected, found = train(1 << 20), train(0)
-    near = 0.02 if config.is_bfloat16 else 1e-5
-    np.testing.assert_allclose(found, expected, rtol=0, atol=near * np.abs(found).max())
-    np.testing.assert_array_equal(train(0), found)
-    (whole,) = _parts(graph, OWNERS["one"], 1)
-    of_torch = gradient(whole, Alone())
-    np.testing.assert_array_equal(gradient(whole, Alone(), MindSporeTensors), of_torch)
-
-
-def _on_device(part: Part, conv: str, collectives: Collectives, meter: Meter) -> Aggregation:
-    tensors = TorchDeviceTensors("cpu")
-    scaling = DiagonalScaling.of(part, conv, F64, tensors.tensor)
-    return Aggregation(edges_on_device(part, F64, tensors, collectives, meter), scaling)
-
-
-@given(cut_graphs())
-@settings(max_examples=30)
-def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
-    """By CSR and by gather and add, over any parts."""
-    graph, owner, num_parts = cut
-    parts = _parts(graph, owner, num_parts)
-    x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
-
-    def work(rank: int, collectives: Collectives) -> list[Any]:
-        operator = _on_device(parts[rank], "gcn", collectives, Meter())
-        assert isinstance(operator.edges, HaloEdges)
-        rows = torch.from_numpy(x[parts[rank].owned])
-        by_csr = operator.matmat(rows).numpy()
-        operator.edges.owned.csr = operator.edges.remote.csr = None
-        return [by_csr, operator.matmat(rows).numpy()]
-
-    for products in zip(*on_every_rank(num_parts, work), strict=True):
-        np.testing.assert_allclose(_whole(parts, list(products)), dense_a_hat(graph) @ x, rtol=0, atol=1e-12)
-
-
-@given(cut=cut_graphs(), width=st.integers(1, 5), conv=st.sampled_from(["gcn", "sage"]))
-@settings(max_examples=40)
-def test_columns_on_a_device_are_the_hosts(cut: Cut, width: int, conv: str) -> None:
-    """Product, transpose and bytes."""
-    graph, _, num_parts = cut
-    adjacency, slices = slice_nodes(graph, num_parts)
-    parts = [replace(part, adjacency=adjacency) for part in slices]
-    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
-
-    def on_the_host(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
-        part, meter = parts[rank], Meter()
-        operator = aggregation_over_columns(part, ColumnSwitch(part, adjacency, collectives, meter), 1, conv, F64)
-        return operator.matmat(x[part.owned]), operator.rmatmat(y[part.owned]), meter.read()[1]
-
-    def on_a_device(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
-        part, meter = parts[rank], Meter()
-        operator = _on_device(part, conv, collectives, meter)
-        products = (step(torch.from_numpy(rows[part.owned])) for step, rows in
-                    ((operator.matmat, x), (operator.rmatmat, y)))  # fmt: skip
-        product, back = (tensor.numpy() for tensor in products)
-        return product, back, meter.read()[1]
-
-    for host, device in zip(on_every_rank(num_parts, on_the_host), on_every_rank(num_parts, on_a_device), strict=True):
-        for mine, theirs in zip(host[:2], device[:2], strict=True):
-            np.testing.assert_allclose(theirs, mine, rtol=0, atol=1e-12)
-        assert device[2] == host[2]
+def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) -> None:  # noqa: FBT001
+    """What the first layer applies to W, with and without dropout, and its transpose."""
+    graph = _random_graph(50, 120)
+    x = np.random.default_rng(5).random((50, 9)).astype(np.float32) * (np.random.default_rng(6).random((50, 9)) < 0.4)
+    features = sp.csr_array(x.astype(np.float32)) if sparse else x.astype(np.float32)
+    part = _only_part(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))
+    spec = GcnSpec(**options)
+    config = NetworkConfig(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
+    inputs = FirstLayer(config, part, _aggregation(part), PortableKernels(F64), PortableKernels(F64))
+    aggregated = config.layers[0].order != "product first"
+    a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
+    draw = np.random.default_rng(0)
+    weight, upstream = draw.standard_normal((9, 3)), draw.standard_normal((50, 3))
+    modes: list[Mode] = [Evaluation(), TrainingEpoch(4)]
+    for mode in modes:
+        mask = np.ones((50, 9))
+        if isinstance(mode, TrainingEpoch) and spec.dropout:
+            fill_mask(mask, part.owned, stream_keys(11, mode.number, 0), spec.dropout)
+        expected = a_hat @ (x[part.owned].astype(np.float32).astype(np.float64) * mask)
+        operator, own = inputs.operators(mode)
+        np.testing.assert_allclose(
+            own.matmat(weight), (x[part.owned].astype(np.float64) * mask) @ weight, rtol=0, atol=1e-12
+        )
+        np.testing.assert_allclose(operator.matmat(weight), expected @ weight, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(operator.rmatmat(upstream), expected.T @ upstream, rtol=0, atol=1e-12)

@@ -17,11 +17,9 @@ import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
 from models.graph.torch_parts import make_whole, on_parts
 from threaded_ranks import on_every_rank
-from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.blocks import Block, Blocks
-from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
@@ -48,18 +46,6 @@ def _blocks(part: Part, collectives: Collectives) -> Blocks[Any]:
     return Blocks(part, collectives, lambda arrays: make_part(arrays, Ranks(0, 1, Alone(), torch.device("cpu"))))
 
 
-def test_a_block_without_edges_of_a_weighted_graph_has_weights() -> None:
-    """A layer that multiplies by them works there too: one edge of weight 1 leads from a row of zeros to itself."""
-    (part,) = _parts(1)
-    without = [block for block in _blocks(part, Alone()).over(part.features, 1) if not block.has_edges]
-    assert len(without) >= 10
-    for block in without:
-        assert block.edge_weight is not None
-        assert block.edge_weight.tolist() == [1]
-        assert block.edge_index.tolist() == [[1], [1]]
-        assert not block.x[1].any()
-
-
 def test_a_mapped_file_has_its_room_before_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write to a mapped file on a full disk would end the process by SIGBUS; an error names the file."""
     rows = map_new_file(tmp_path / "rows.npy", np.dtype(np.float32), (1 << 18, 4))
@@ -71,22 +57,6 @@ def test_a_mapped_file_has_its_room_before_it_is_written_to(tmp_path: Path, monk
     monkeypatch.setattr(os, "posix_fallocate", create_autospec(os.posix_fallocate, side_effect=full))
     with pytest.raises(OSError, match=r"No space left on device: '.*rows.npy'"):
         map_new_file(tmp_path / "rows.npy", np.dtype(np.float32), (3, 4))
-
-
-def test_a_file_may_have_the_name_of_an_array(tmp_path: Path) -> None:
-    """An array waits in a file beside the result, and the result was once written over it."""
-    part = _parts(1)[0]
-    rows = np.arange(2 * part.num_owned, dtype=np.float32).reshape(-1, 2)
-    save_rows(tmp_path / "rows.npy", part, {"rows": rows}, Alone())
-    with np.load(tmp_path / "rows.npy") as file:
-        np.testing.assert_array_equal(file["rows"][part.owned], rows)
-
-
-def test_a_result_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
-    """A name that is too long; a folder that may not be entered takes the same way."""
-    part = _parts(1)[0]
-    with pytest.raises(InputError, match="cannot be written: File name too long"):
-        save_rows(tmp_path / ("r" * 300), part, {"rows": np.ones((part.num_owned, 1))}, Alone())
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -151,8 +121,3 @@ def test_a_loop_over_blocks_is_the_layer(num_parts: int) -> None:
 
     expected = layer(whole.x.float(), whole.edge_index, whole.edge_attr.float()).detach()
     torch.testing.assert_close(on_parts(whole, num_parts, work)[0], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_rows_of_another_number_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"blocks: x has the shape \(3, 2\)"):
-        on_parts(make_whole(), 1, lambda part: ug.torch.blocks(torch.ones(3, 2), part))
