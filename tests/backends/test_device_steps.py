@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import override
 
-from graphs_by_hand import make_graph
+from graphs_by_hand import make_graph, parts_of
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.device import device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
@@ -25,7 +25,6 @@ from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork, Work
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 #: Operations whose result's shape or value the host must know: on a GPU it would wait for them.
@@ -94,7 +93,7 @@ def _part(*, sparse: bool) -> Part:
     plain = make_graph(30, [(int(a), int(b)) for a, b in draw.integers(0, 30, (70, 2))])
     x = (draw.random((30, 9)) * (draw.random((30, 9)) < 0.5)).astype(np.float32)
     graph = Graph(plain.indptr, plain.indices, sp.csr_array(x) if sparse else x, np.arange(30) % 3, plain.split, 3)
-    return next(split_parts(graph, order_nodes(graph, np.zeros(30, np.int64), 1)))
+    return parts_of(graph)[0]
 
 
 def _device(config: NetworkConfig, part: Part, meter: Meter) -> TorchDeviceNetwork:

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch progra
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from graphs_by_hand import dense_a_hat, make_graph
+from graphs_by_hand import dense_a_hat, make_graph, parts_of
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import host as host_module
@@ -31,7 +31,7 @@ from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
-from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
+from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
@@ -53,7 +53,7 @@ def _part(*, sparse: bool) -> Part:
     x = (draw.random((40, 11)) * (draw.random((40, 11)) < 0.5)).astype(np.float32)
     features = sp.csr_array(x) if sparse else x
     graph = Graph(plain.indptr, plain.indices, features, np.arange(40) % 3, plain.split, 3)
-    return next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+    return parts_of(graph)[0]
 
 
 def _networks(part: Part, config: NetworkConfig) -> list[Network]:
@@ -194,7 +194,7 @@ def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
 def test_an_empty_part_adds_nothing_on_any_network() -> None:
     """More ranks than nodes: loss and gradient are zeros of the right length, and no network stumbles."""
     graph = make_graph(3, [])
-    empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
+    empty = parts_of(graph, np.zeros(3, np.int64), 2)[1]
     spec = GcnSpec(hidden=4)
     config = NetworkConfig(plan_layers(spec, 3, 2), spec.dropout, 2, F64)
     for network in _networks(empty, config):
@@ -228,7 +228,7 @@ def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
     rows = np.random.default_rng(0).standard_normal((30, 5))
     expected = dense_a_hat(graph) @ rows
     travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
-    for part in split_parts(graph, order_nodes(graph, np.arange(30) % num_parts, num_parts)):
+    for part in parts_of(graph, np.arange(30) % num_parts, num_parts):
         meter = Meter()
         config, known = NetworkConfig(LAYERS, 0.0, 0, F64), _Known(part, travelling)
         operator = device_network(config, part, MindSporeDeviceTensors(), known, meter).first_layer.aggregate
@@ -250,7 +250,7 @@ def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"
         adjacency, slices = slice_nodes(graph, 1)
         part = replace(next(slices), adjacency=adjacency)
     else:
-        part = next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+        part = parts_of(graph)[0]
     spec = GcnSpec(layers=1, dropout=0, conv=conv)
     config = NetworkConfig(plan_layers(spec, 3, 2), 0, 2, F64, conv)
     problem = host_problem(Alone(), 1, config, part, Meter())
@@ -286,7 +286,7 @@ def test_a_device_rounds_rows_and_products(framework: str, monkeypatch: pytest.M
     ends = np.random.default_rng(3).integers(0, 40, (90, 2))
     graph = make_graph(40, [(int(a), int(b)) for a, b in ends])
     graph = replace(graph, features=np.random.default_rng(4).random((40, 11), np.float32))
-    part = next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+    part = parts_of(graph)[0]
 
     def network(precision: str) -> Network:
         spec = GcnSpec.model_validate({"dropout": 0, "precision": precision})

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphs_by_hand import parts_of
 from models.graph.torch_parts import make_whole
 from threaded_ranks import on_every_rank
 from unilaunch.errors import DivergedError
@@ -21,18 +22,12 @@ from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_gcn.training import LOSS, FiniteCheck
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 GRAPH = make_whole().graph
 SPEC = GcnSpec(layers=3, hidden=4, conv="sage", bias=True)
 CONFIG = NetworkConfig.of(SPEC, plan_layers(SPEC, 8, 3), 2)
 BFLOAT16 = SPEC.model_copy(update={"precision": "bfloat16"})
-
-
-def _parts(size: int) -> list[Part]:
-    owner = np.arange(GRAPH.num_nodes) % size
-    return list(split_parts(GRAPH, order_nodes(GRAPH, owner, size)))
 
 
 def _host(tensors: Any) -> Callable[[Part, Any], Network]:
@@ -68,7 +63,7 @@ NETWORKS = {
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_the_first_layer_that_is_not_finite_is_named(kind: str) -> None:
     """Its output, though its weights are finite; or its weights, before any output."""
-    (part,), make = _parts(1), NETWORKS[kind]
+    (part,), make = parts_of(GRAPH), NETWORKS[kind]
     for filled, expected in (
         ([(0, 1e30), (1, 1e30)], "has diverged in the output of layer 2 of 3, probably because --lr 0.01 is too high"),
         ([(2, float("nan"))], "in the weights of layer 3 of 3,"),
@@ -83,7 +78,7 @@ def test_the_first_layer_that_is_not_finite_is_named(kind: str) -> None:
 
 def test_all_ranks_name_the_same_layer() -> None:
     """Where the rows of one rank alone are not finite, all say the same: the ranks' lines are one."""
-    parts = _parts(2)
+    parts = parts_of(GRAPH, np.arange(GRAPH.num_nodes) % 2)
 
     def work(rank: int, collectives: Collectives) -> str:
         part = parts[rank]
@@ -99,7 +94,7 @@ def test_all_ranks_name_the_same_layer() -> None:
 
 def test_weights_and_squared_gradients_name_their_layer() -> None:
     """Before an evaluation; a squared gradient may be infinite where no weight is."""
-    (part,) = _parts(1)
+    (part,) = parts_of(GRAPH)
     network = NETWORKS["torch"](part, Alone())
     adam = network.adam(0.1, 0)
     check = FiniteCheck(SPEC, network, adam, Alone())

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from graphs_by_hand import Cut, cut_graphs
+from graphs_by_hand import Cut, cut_graphs, parts_of
 from unilaunch.errors import PluginError, SpecError
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.plan import Machine, PlanCommand, predict
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part_placement import crossing, place
 from unilaunch_graph.partition.statistics import count
 
@@ -22,7 +21,7 @@ def test_counts_are_the_parts(cut: Cut) -> None:
     """Nodes, edges, cut and who sends how much to whom, as the parts themselves have it."""
     graph, owner, num_parts = cut
     statistics = count(graph, owner, num_parts)
-    parts = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+    parts = parts_of(graph, owner, num_parts)
     np.testing.assert_array_equal(statistics.nodes, [part.num_owned for part in parts])
     np.testing.assert_array_equal(statistics.traffic, np.stack([part.send_counts for part in parts]))
     np.testing.assert_array_equal(statistics.halo, [part.num_halo for part in parts])

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphs_by_hand import parts_of
 from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.checkpoint import History
@@ -26,7 +27,6 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import TEST, TRAIN, Graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 
 def _graph(nodes: int, features: Any) -> Graph:
@@ -46,7 +46,7 @@ def _graph(nodes: int, features: Any) -> Graph:
 def test_rows_are_those_that_live_at_once(options: dict[str, Any]) -> None:
     """Bytes of numpy's arrays in a gradient; and after it none of the rows is kept for an evaluation."""
     graph = _graph(4000, np.ones((4000, 32), np.float32))
-    part = next(split_parts(graph, order_nodes(graph, np.zeros(4000, np.int64), 1)))
+    part = parts_of(graph)[0]
     spec = GcnSpec(**options)
     layers = plan_layers(spec, 32, 5)
     config = NetworkConfig.of(spec, layers, 0)
@@ -72,7 +72,7 @@ def test_rows_are_those_that_live_at_once(options: dict[str, Any]) -> None:
 def test_features_count_in_their_own_type(kind: str, precision: Any, bytes_each: int) -> None:
     """The part keeps them as the user gave them, and a training in another type has a copy; A_hat X is another."""
     graph = _graph(400, np.ones((400, 1000), kind))
-    part = next(split_parts(graph, order_nodes(graph, np.zeros(400, np.int64), 1)))
+    part = parts_of(graph)[0]
     aggregated = np.dtype(precision).itemsize
     for dropout in (0.0, 0.5):
         spec = GcnSpec(hidden=16, precision=precision, dropout=dropout)

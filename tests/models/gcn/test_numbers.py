@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphs_by_hand import make_graph
+from graphs_by_hand import make_graph, parts_of
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.aggregation import node_scales
 from unilaunch_gcn.device import device_network
@@ -22,7 +22,6 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 
@@ -129,7 +128,7 @@ def _part(task: str, num_parts: int = 1) -> Part:
         labels[0] = np.nan  # unknown, and in no split
     features = np.random.default_rng(1).random((40, 6), np.float32)
     graph = replace(plain, labels=labels, features=features, num_classes=1 if task == "regression" else 3)
-    return list(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), num_parts)))[-1]
+    return parts_of(graph, np.zeros(40, np.int64), num_parts)[-1]
 
 
 def _targets(part: Part, use: int, width: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph
+from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
@@ -34,7 +34,7 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
+from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
@@ -53,10 +53,6 @@ def _are_bytes_of_rows(received: int, rows: int, way: str) -> bool:
     return received <= rows if way == "messages" else received == rows
 
 
-def _parts(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> list[Part]:
-    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-
-
 def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
     """Return the parts' rows in the order of global ids."""
     whole = np.empty((parts[0].num_nodes, rows[0].shape[1]), rows[0].dtype)
@@ -71,7 +67,7 @@ def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
 def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, dtype: type) -> None:
     """The product is the dense one, its own transpose too; each part receives its halo once, and nothing else."""
     graph, owner, num_parts = cut
-    parts = _parts(graph, owner, num_parts)
+    parts = parts_of(graph, owner, num_parts)
     x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width)).astype(dtype)
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
@@ -153,7 +149,7 @@ def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
 def test_sparse_features_are_aggregated_once_in_blocks_of_columns(way: str) -> None:
     """Also when their columns fill no whole number of blocks; the ranks exchange block by block."""
     graph = _problem_graph(sparse=True, num_features=600)
-    parts = _parts(graph, np.arange(40) % 3, 3)
+    parts = parts_of(graph, np.arange(40) % 3, 3)
     spec = GcnSpec(dropout=0)
     config = NetworkConfig(plan_layers(spec, 600, 3), 0, 0, F64)
 
@@ -204,7 +200,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         return HostNetwork(training_problem(collectives, 1, config, part, meter), TorchTensors())
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        parts = _parts(graph, owner, int(owner.max()) + 1)
+        parts = parts_of(graph, owner)
 
         def work(rank: int, collectives: Collectives) -> tuple[Any, Any]:
             meter = Meter()
@@ -236,10 +232,6 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         np.testing.assert_allclose(others, counts, rtol=1e-6)
 
 
-def _only_part(graph: Graph) -> Part:
-    return next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
-
-
 def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
     return aggregation_over_halo(
         part,
@@ -257,7 +249,7 @@ def _random_graph(num_nodes: int, num_edges: int) -> Graph:
 
 def test_threads_do_not_change_a_bit() -> None:
     """Rows are shared out, sums are not."""
-    part = _only_part(_random_graph(9000, 60000))
+    part = parts_of(_random_graph(9000, 60000))[0]
     rows = np.random.default_rng(0).standard_normal((9000, 17)).astype(np.float32)
     one, three = (_aggregation(part, threads, np.dtype(np.float32)).matmat(rows) for threads in (1, 3))
     np.testing.assert_array_equal(one, three)
@@ -274,7 +266,7 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
     graph = _random_graph(50, 120)
     x = np.random.default_rng(5).random((50, 9)).astype(np.float32) * (np.random.default_rng(6).random((50, 9)) < 0.4)
     features = sp.csr_array(x.astype(np.float32)) if sparse else x.astype(np.float32)
-    part = _only_part(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))
+    part = parts_of(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))[0]
     spec = GcnSpec(**options)
     config = NetworkConfig(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
     inputs = FirstLayer(config, part, _aggregation(part), PortableKernels(F64), PortableKernels(F64))

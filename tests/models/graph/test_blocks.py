@@ -14,14 +14,13 @@ import pytest
 import torch
 
 import unilaunch_graph as ug
-from graphs_by_hand import make_directed_graph
+from graphs_by_hand import make_directed_graph, parts_of
 from models.graph.torch_parts import make_whole, on_parts
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.blocks import Block, Blocks
 from unilaunch_graph.new_file import map_new_file
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
@@ -39,7 +38,7 @@ def _parts(num_parts: int) -> list[Part]:
     graph = make_directed_graph(NODES, [(int(a), int(b)) for a, b in ends])
     graph = replace(graph, features=np.random.default_rng(4).standard_normal((NODES, 70)).astype(np.float32))
     owner = np.arange(NODES) % max(1, num_parts - 1)
-    return list(split_parts(graph, order_nodes(graph.structure(), owner, num_parts)))
+    return parts_of(graph, owner, num_parts)
 
 
 def _blocks(part: Part, collectives: Collectives) -> Blocks[Any]:

@@ -202,14 +202,15 @@ class Selecting(Net):
 
 def test_rows_that_a_mask_selects_are_compared() -> None:
     """The mask may select all nodes of a part, but for one; right rows go through, wrong ones and wrong slopes not."""
+    wrongs: list[Callable[[Any, torch.Tensor], Any]] = [lambda _, x: _centred(x), lambda _, x: _Detached.apply(x)]
 
     def work(part: GraphPart) -> None:
         for mask in (part.train_mask, part.owned > part.owned.min()):
             given = part.x.float(), part.edge_index, mask
             ug.check(Selecting(lambda _, x: x), part, *given)
-            for wrong in (_centred, _Detached.apply):
+            for wrong in wrongs:
                 with pytest.raises(SpecError, match="not exact"):
-                    ug.check(Selecting(lambda _, x, wrong=wrong: wrong(x)), part, *given)
+                    ug.check(Selecting(wrong), part, *given)
 
     on_parts(WHOLE, 1, work)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange import shared_memory
@@ -21,7 +21,6 @@ from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
 from unilaunch_graph.kernels.portable import to_bfloat16
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part, merge_in_edges
 
 
@@ -30,7 +29,7 @@ from unilaunch_graph.partition.part import Part, merge_in_edges
 def test_halo_and_its_transpose(cut: Cut) -> None:
     """The rows are the right nodes', and <H x, y> == <x, H^T y> over all ranks."""
     graph, owner, num_parts = cut
-    parts = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+    parts = parts_of(graph, owner, num_parts)
     rows = np.random.default_rng(0).normal(size=(graph.num_nodes, 2))
 
     def work(rank: int, collectives: Collectives) -> Any:
@@ -50,7 +49,7 @@ def test_halo_and_its_transpose(cut: Cut) -> None:
 def test_merged_edges_are_those_of_the_graph_in_one_order(cut: Cut) -> None:
     """Each node's in-edges, with weights and features, by the source's global id: on any parts."""
     graph, owner, num_parts = cut
-    for part in split_parts(graph, order_nodes(graph, owner, num_parts)):
+    for part in parts_of(graph, owner, num_parts):
         edges = merge_in_edges(part)
         sources = np.concatenate((part.owned, part.halo))[edges.ends[0]]
         for row, node in enumerate(part.owned):
@@ -83,13 +82,8 @@ def test_segments(degrees: list[int]) -> None:
 TRIANGLE = make_graph(3, [(0, 1), (1, 2), (0, 2)])
 
 
-def _parts(cut: Cut) -> list[Part]:
-    graph, owner, num_parts = cut
-    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-
-
 def _triangle() -> list[Part]:
-    return _parts((TRIANGLE, np.arange(3), 3))
+    return parts_of(TRIANGLE, np.arange(3), 3)
 
 
 @given(
@@ -101,7 +95,7 @@ def _triangle() -> list[Part]:
 @settings(max_examples=40)
 def test_rows_are_written_where_they_are_read(cut: Cut, widths: list[int], dtype: type, wire: Wire) -> None:
     """Of any widths, one exchange after the other; the bytes that arrive are counted as of messages."""
-    parts = _parts(cut)
+    parts = parts_of(*cut)
     x = [np.random.default_rng(at).standard_normal((cut[0].num_nodes, width)) for at, width in enumerate(widths)]
     exact: list[Any] = [rows.astype(np.float32).astype(dtype) for rows in x]
 

@@ -7,16 +7,16 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 import unilaunch_graph as ug
+from graphs_by_hand import parts_of
 from models.graph.torch_parts import make_whole
 from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 WIDTH = 8
 GRAPH = make_whole(60, 300, WIDTH).graph
-PART = make_part(next(split_parts(GRAPH, order_nodes(GRAPH, np.zeros(60, np.int64), 1))), Ranks(0, 1, Alone()))
+PART = make_part(parts_of(GRAPH)[0], Ranks(0, 1, Alone()))
 
 
 class Net(nn.Cell):  # type: ignore[misc]

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import make_directed_graph, make_graph
+from graphs_by_hand import make_directed_graph, make_graph, parts_of
 from unilaunch.errors import InputError
 from unilaunch_graph import aside
 from unilaunch_graph.aside import folder_beside
@@ -59,7 +59,7 @@ def _graph(*, sparse: bool = False) -> Graph:
 
 def _parts(*, sparse: bool = False) -> list[Part]:
     graph = _graph(sparse=sparse)
-    return list(split_parts(graph, order_nodes(graph, np.arange(12) // 6, 2)))
+    return parts_of(graph, np.arange(12) // 6, 2)
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
         ("named", replace(make_graph(7, pairs), node_arrays={"year": np.arange(7) + 2**40}), three),
         ("values", replace(make_graph(7, pairs), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
     ):
-        written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+        written = parts_of(graph, owner, num_parts)
         _write(tmp_path / name, graph, written)
         for index, part in enumerate(written):
             read = load_part(Partition(tmp_path / name, "print"), index, num_parts)

@@ -17,28 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph, parts_of
 from unilaunch.errors import PluginError
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.partition import partitioners
-from unilaunch_graph.partition.cut import order_nodes, split_parts
-from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.partitioners import Metis, assign
 from unilaunch_graph.partition.statistics import halo_size
 
 CUTS = st.one_of(cut_graphs(), cut_directed_graphs())
 
 
-def _parts(cut: Cut) -> list[Part]:
-    graph, owner, num_parts = cut
-    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-
-
 @given(CUTS)
 def test_every_node_is_owned_once(cut: Cut) -> None:
     """By the part that was chosen for it, with its own features and label."""
     graph, owner, _ = cut
-    parts = _parts(cut)
+    parts = parts_of(*cut)
     assert sorted(np.concatenate([part.owned for part in parts])) == list(range(graph.num_nodes))
     for part in parts:
         assert (owner[part.owned] == part.index).all()
@@ -52,7 +45,7 @@ def test_every_node_is_owned_once(cut: Cut) -> None:
 def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
     """All sources of in-edges, each once, grouped by owner; `halo_size` counts the same."""
     graph, owner, num_parts = cut
-    dense, parts = dense_adjacency(graph), _parts(cut)
+    dense, parts = dense_adjacency(graph), parts_of(*cut)
     for part in parts:
         near = dense[part.owned].any(axis=0) & (owner != part.index)
         assert sorted(part.halo) == list(np.flatnonzero(near))
@@ -63,7 +56,7 @@ def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
 @given(CUTS)
 def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
     """Part a's group for b names the nodes of b's group from a."""
-    parts = _parts(cut)
+    parts = parts_of(*cut)
     for sender in parts:
         groups = np.split(sender.owned[sender.send_rows], np.cumsum(sender.send_counts)[:-1])
         for receiver, group in zip(parts, groups, strict=True):
@@ -84,7 +77,7 @@ def test_the_parts_edges_are_the_graphs(cut: Cut) -> None:
     """Put together again, nothing is missing and nothing is new: no duplicate, no loop, no weight, no edge feature."""
     graph, _, _ = cut
     found: list[tuple[float, ...]] = []
-    for part in _parts(cut):
+    for part in parts_of(*cut):
         assert part.is_directed == graph.is_directed
         for kind, names in (("owned", part.owned), ("halo", part.halo)):
             indptr, indices, weights, arrays = (

@@ -231,10 +231,11 @@ def test_a_whole_model_may_take_the_part() -> None:
     (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(net(part.x.float(), _single(part)).detach(), part))
     layers: list[Callable[..., Any]] = [net.gat, torch.relu, net.sage]
     for model in (net, layers):
-        rows = on_parts(
-            WHOLE, PARTS, lambda part, m=model: ug.torch.gather(predict(m, _single(part), memory=SMALL), part)
-        )
-        torch.testing.assert_close(rows[0], expected, rtol=1e-5, atol=1e-5)
+
+        def work(part: GraphPart, model: Any = model) -> Any:
+            return ug.torch.gather(predict(model, _single(part), memory=SMALL), part)
+
+        torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def _pooled(x: torch.Tensor) -> torch.Tensor:

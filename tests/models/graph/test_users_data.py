@@ -14,13 +14,13 @@ from torch_geometric import nn
 from torch_geometric.data import Data, HeteroData
 
 import unilaunch_graph as ug
+from graphs_by_hand import parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.network import part as network_part
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -53,7 +53,7 @@ def _array(tensor: Any) -> Any:
 def _on_parts(folder: Path, size: int, work: Any) -> list[Any]:
     """Return what *work* returns for each of *size* parts of a graph; the ranks are threads."""
     graph = open_dataset(str(folder), None, None, 0, None).load()
-    parts = list(split_parts(graph, order_nodes(graph, np.arange(graph.num_nodes) % size, size)))
+    parts = parts_of(graph, np.arange(graph.num_nodes) % size, size)
 
     def run(rank: int, collectives: Any) -> Any:
         return work(make_part(parts[rank], Ranks(rank, size, collectives, torch.device("cpu"))))
