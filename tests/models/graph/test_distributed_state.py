@@ -36,9 +36,12 @@ def _same_weights(model: torch.nn.Module, part: GraphPart) -> bool:
 
 
 def test_new_weights_are_the_same_on_every_rank() -> None:
-    """The loop over runs of many scripts: the whole model, or its layers one by one, are reset."""
+    """The loop over runs of many scripts: the whole model, or its layers one by one, are reset. Buffers are rank 0's."""
 
     def work(part: GraphPart) -> None:
+        norm: Any = torch.nn.BatchNorm1d(8)
+        norm.running_mean.fill_(part.rank)
+        assert not distribute(norm, part).get_buffer("running_mean").any()
         model = distribute(_model(), part)
         before = copy.deepcopy(model.state_dict())
         assert isinstance(model, nn.GCN)
