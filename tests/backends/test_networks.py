@@ -173,24 +173,6 @@ def test_the_network_is_the_textbooks(shape: str) -> None:
     np.testing.assert_allclose(network.gradient(0), expected.numpy(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
-    """Gather and add, as on an NPU, through the whole network: loss and gradient to 1e-12."""
-    part = _part(sparse=True)
-    spec = GcnSpec(**SHAPES[shape])
-    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
-    host, *_ = _networks(part, config)
-    device = _on_device(config, part, TorchDeviceTensors("cpu"))
-    first = device.first_layer
-    edges, features = first.aggregate.edges, {first.own, first.aggregated}
-    assert isinstance(edges, HaloEdges)
-    sparse = [each for one in features if isinstance(one, SparseFeatures) for each in (one.matrix, one.transposed)]
-    for matrix in (edges.owned, edges.remote, *sparse):
-        matrix.csr = None
-    np.testing.assert_allclose(device.local(device.gradient(4)), host.gradient(4), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(device.logits(), host.logits(), rtol=0, atol=1e-12)
-
-
 def test_an_empty_part_adds_nothing_on_any_network() -> None:
     """More ranks than nodes: loss and gradient are zeros of the right length, and no network stumbles."""
     graph = make_graph(3, [])

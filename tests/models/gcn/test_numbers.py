@@ -56,23 +56,6 @@ def test_weights_are_glorots_and_always_the_same() -> None:
     assert flat[0] == 7.0
 
 
-def test_a_hat_is_the_papers() -> None:
-    """D^-1/2 (A + I) D^-1/2 of a path of three nodes and an isolated one."""
-    graph = make_graph(4, [(0, 1), (1, 2)])
-    scales = node_scales("gcn", graph.strengths, np.ones(4, np.float32))
-    assert scales.left is scales.right
-    np.testing.assert_allclose(scales.left**2, [1 / 2, 1 / 3, 1 / 2, 1])
-    np.testing.assert_array_equal(scales.loops, np.ones(4))
-
-
-def test_the_mean_of_no_neighbours_is_nothing() -> None:
-    """GraphSAGE's: rows sum to 1, an isolated node's to 0; the node itself does not count."""
-    graph = make_graph(4, [(0, 1), (1, 2)])
-    scales = node_scales("sage", graph.strengths, np.ones(4, np.float32))
-    np.testing.assert_allclose(scales.left * graph.strengths, [1, 1, 1, 0])
-    assert not scales.loops.any()
-
-
 @pytest.mark.parametrize("options", [{}, {"bias": True, "layer_norm": True}], ids=["plain", "bias and norm"])
 @pytest.mark.parametrize(("conv", "matrices"), [("gcn", 1), ("sage", 2)])
 def test_l2_is_for_the_matrices_of_the_first_layer(

@@ -255,34 +255,3 @@ def test_threads_do_not_change_a_bit() -> None:
     np.testing.assert_array_equal(one, three)
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize(
-    "options",
-    [{"hidden": 4}, {"hidden": 4, "dropout": 0}, {"hidden": 40}],
-    ids=["product first", "aggregated once", "aggregation first"],
-)
-def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) -> None:  # noqa: FBT001
-    """What the first layer applies to W, with and without dropout, and its transpose."""
-    graph = _random_graph(50, 120)
-    x = np.random.default_rng(5).random((50, 9)).astype(np.float32) * (np.random.default_rng(6).random((50, 9)) < 0.4)
-    features = sp.csr_array(x.astype(np.float32)) if sparse else x.astype(np.float32)
-    part = parts_of(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))[0]
-    spec = GcnSpec(**options)
-    config = NetworkConfig(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
-    inputs = FirstLayer(config, part, _aggregation(part), PortableKernels(F64), PortableKernels(F64))
-    aggregated = config.layers[0].order != "product first"
-    a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
-    draw = np.random.default_rng(0)
-    weight, upstream = draw.standard_normal((9, 3)), draw.standard_normal((50, 3))
-    modes: list[Mode] = [Evaluation(), TrainingEpoch(4)]
-    for mode in modes:
-        mask = np.ones((50, 9))
-        if isinstance(mode, TrainingEpoch) and spec.dropout:
-            fill_mask(mask, part.owned, stream_keys(11, mode.number, 0), spec.dropout)
-        expected = a_hat @ (x[part.owned].astype(np.float32).astype(np.float64) * mask)
-        operator, own = inputs.operators(mode)
-        np.testing.assert_allclose(
-            own.matmat(weight), (x[part.owned].astype(np.float64) * mask) @ weight, rtol=0, atol=1e-12
-        )
-        np.testing.assert_allclose(operator.matmat(weight), expected @ weight, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(operator.rmatmat(upstream), expected.T @ upstream, rtol=0, atol=1e-12)

@@ -67,22 +67,3 @@ def test_a_large_graph_is_diffused_by_pushes(monkeypatch: pytest.MonkeyPatch) ->
     assert (exact - pushed <= diffusion.RESIDUAL * root[:, None] * root * 1.01 + 1e-7).all()
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        (Diffusion(0.9, 128, 0.5), ["--gdc-threshold 0.5 keeps no edge between two nodes", "take a lower number"]),
-        (Diffusion(0.9, 1, None), ["--gdc-top-k 1 keeps no edge between two nodes", "take a higher number"]),
-        (Diffusion(0.1, 128, None), []),
-    ],
-)
-def test_a_diffusion_without_an_edge_is_warned_of(how: Diffusion, words: list[str]) -> None:
-    """The training then goes on without neighbours, as one of PyG's would. A graph without edges is no news."""
-    warnings: list[str] = []
-    sink = logger.add(lambda message: warnings.append(str(message)), level="WARNING", format="{message}")
-    try:
-        assert bool(len(diffuse(_communities(), how).indices)) != bool(words)
-        diffuse(make_graph(3, []), how)
-    finally:
-        logger.remove(sink)
-    assert len(warnings) == bool(words)
-    assert all(word in warnings[0] for word in words)

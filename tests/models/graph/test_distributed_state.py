@@ -36,7 +36,7 @@ def _same_weights(model: torch.nn.Module, part: GraphPart) -> bool:
 
 
 def test_new_weights_are_the_same_on_every_rank() -> None:
-    """The loop over runs of many scripts: the whole model, or its layers one by one, are reset. Buffers are rank 0's."""
+    """Of the whole model, or of its layers one by one, in a loop over runs. Buffers are rank 0's."""
 
     def work(part: GraphPart) -> None:
         norm: Any = torch.nn.BatchNorm1d(8)

@@ -77,21 +77,6 @@ def test_rows_of_edges_follow_both_ends_and_how_often_these_come() -> None:
     np.testing.assert_array_equal(torch_edge_keys(first_ids, second_ids, third_ids, keys).numpy(), every)
 
 
-@pytest.mark.parametrize("varied", ["epoch", "layer", "seed"])
-def test_each_element_is_kept_its_share_of_the_time(varied: str) -> None:
-    """Over many epochs, layers or seeds: no element has luck, and none is tied to its neighbours or its last time."""
-    nodes, times, probability = np.arange(64, dtype=np.int64), 500, 0.3
-    draws = [_mask(nodes, 48, probability, **{varied: time}) > 0 for time in range(times)]
-    kept: NDArray[np.float64] = np.array(draws, np.float64)
-    spread = (probability * (1 - probability) / times) ** 0.5
-    shares = kept.mean(axis=0)
-    assert shares.std() == pytest.approx(spread, rel=0.1)
-    assert np.abs(shares - (1 - probability)).max() < 6 * spread
-    centred = kept - (1 - probability)
-    for other in (np.roll(centred, 1, axis=0), np.roll(centred, 1, axis=1), np.roll(centred, 1, axis=2)):
-        assert abs((centred * other).mean() / (probability * (1 - probability))) < 0.01
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("probability", [0.0, 0.3, 0.999])
 def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type) -> None:

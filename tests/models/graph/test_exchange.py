@@ -44,25 +44,6 @@ def test_halo_and_its_transpose(cut: Cut) -> None:
     assert abs(sum(on_every_rank(num_parts, work))) < 1e-12
 
 
-@settings(max_examples=30)
-@given(cut_directed_graphs())
-def test_merged_edges_are_those_of_the_graph_in_one_order(cut: Cut) -> None:
-    """Each node's in-edges, with weights and features, by the source's global id: on any parts."""
-    graph, owner, num_parts = cut
-    for part in parts_of(graph, owner, num_parts):
-        edges = merge_in_edges(part)
-        sources = np.concatenate((part.owned, part.halo))[edges.ends[0]]
-        for row, node in enumerate(part.owned):
-            span, given = slice(*edges.indptr[row : row + 2]), slice(*graph.indptr[node : node + 2])
-            assert (edges.ends[1, span] == row).all()
-            assert graph.weights is not None
-            found = sorted(zip(sources[span], edges.weights[span], edges.arrays["edge_attr"][span, 0], strict=True))
-            features = graph.edge_arrays["edge_attr"][given, 0]
-            expected = zip(graph.indices[given], graph.weights[given], features, strict=True)
-            assert found == sorted(expected)
-            assert (np.diff(sources[span]) >= 0).all()
-
-
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_segments(degrees: list[int]) -> None:
     """Sum and transpose are adjoint; the softmax of a node sums to 1, and its gradient is the difference quotient's."""
@@ -134,26 +115,18 @@ def test_rows_stay_while_others_have_begun_the_next_exchange() -> None:
     assert on_every_rank(3, work) == [True] * 3
 
 
-@pytest.mark.parametrize("lacking", ["files", "host", "access"])
-def test_without_shared_memory_rows_are_messages(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all ranks, also if one alone cannot; what was opened is closed."""
+def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all ranks, also if one alone cannot share; what was opened is closed."""
     parts, x, made = _triangle(), np.arange(3.0)[:, None], []
-    make, open_files, host = shared_memory._make_files, shared_memory._open_files, shared_memory._host
+    make = os.memfd_create
 
-    def make_files(name: str) -> list[int]:
+    def refuse_the_second(name: str, *more: Any) -> int:
         made.append(name)
-        return [] if lacking == "files" and len(made) == 2 else make(name)
+        if len(made) == 2:
+            raise PermissionError(name)
+        return make(name, *more)
 
-    def open_them(address: Any, own: Any) -> list[int]:
-        is_refused = lacking == "access" and address["name"] != own["name"] and own["name"].decode() == made[0]
-        return [] if is_refused else open_files(address, own)
-
-    def name_host() -> bytes:
-        return host()[1:] + str(len(made)).encode() if lacking == "host" else host()
-
-    monkeypatch.setattr(shared_memory, "_make_files", make_files)
-    monkeypatch.setattr(shared_memory, "_open_files", open_them)
-    monkeypatch.setattr(shared_memory, "_host", name_host)
+    monkeypatch.setattr(os, "memfd_create", refuse_the_second)
 
     def work(rank: int, collectives: Collectives) -> tuple[bool, list[float]]:
         halo = HaloExchange(parts[rank], collectives, Meter(), Exact())

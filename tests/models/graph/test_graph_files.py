@@ -229,17 +229,6 @@ def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
         _load(tmp_path, {**MASKED, "y": _with(np.full(6, 0.5), 0, np.nan)})
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_split_that_is_drawn_is_said(tmp_path: Path, logged: list[str], seed: int) -> None:
-    """That of the OGB stands beside the data. Who gives a seed knows."""
-    _load(tmp_path, PLAIN, seed)
-    assert len(logged) == 1 - seed
-    assert all("a split is drawn" in line and "split=dataset.get_idx_split()" in line for line in logged)
-    _load(tmp_path, MASKED)
-    _load(tmp_path, _changed(PLAIN, y=None))
-    assert len(logged) == 1 - seed
-
-
 def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
     """The same seed draws the same split, another one another; the seed is part of the identity. Masks are a split."""
     many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400) % 4}

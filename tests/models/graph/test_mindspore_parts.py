@@ -82,17 +82,8 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     part = part_of(3, [(0, 1), (1, 2), (2, 0)])
     sage, norm = ug.mindspore.SAGEConv(3, 2), ug.mindspore.BatchNorm(3, part).set_train()
 
-    def of_halo(x: Tensor) -> Any:
-        return ug.mindspore.halo(x, part)
-
-    def of_fetch(x: Tensor) -> Any:
-        return ug.mindspore.fetch(x, np.arange(2), part)
-
     def of_mean(x: Tensor) -> Any:
         return ug.mindspore.mean(x, 3, part)
-
-    def of_segment_sum(x: Tensor) -> Any:
-        return ug.mindspore.segment_sum(x, part)
 
     def of_layer(x: Tensor) -> Any:
         return sage(x, part)
@@ -100,7 +91,7 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     def of_batch_norm(x: Tensor) -> Any:
         return norm(x)
 
-    for function in (of_halo, of_fetch, of_mean, of_segment_sum, of_layer, of_batch_norm):
+    for function in (of_mean, of_layer, of_batch_norm):
         function(part.x)
         with pytest.raises(SpecError, match="works in PyNative mode: call it outside of functions that ms"):
             ms.jit(function)(part.x)
@@ -155,29 +146,6 @@ def test_a_row_of_zeros_is_normalised_with_its_gradient() -> None:
     assert not part.x.asnumpy()[0].any()
     assert np.isfinite(float(value))
     assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
-
-
-def test_a_cell_in_place_of_a_linear_map_is_called() -> None:
-    """An adapter, or a hook, as on any other Cell: its weights are trained."""
-    part = part_of(3, [(0, 1), (1, 2)])
-
-    class Adapter(nn.Cell):  # type: ignore[misc]
-        def __init__(self, base: nn.Cell) -> None:
-            super().__init__()
-            self.base, self.weight, self.bias = base, base.weight, base.bias
-            self.more = ms.Parameter(ops.ones((2, 3)), name="more")
-
-        def construct(self, rows: Tensor) -> Tensor:
-            return self.base(rows) + ops.mm(rows, self.more.T)
-
-    layer = ug.mindspore.SAGEConv(3, 2)
-    plain = layer(part.x, part).asnumpy()
-    hook = layer.lin_l.register_forward_hook(lambda _cell, _inputs, output: output + 1)
-    np.testing.assert_allclose(layer(part.x, part).asnumpy(), plain + 1, rtol=0, atol=1e-6)
-    hook.remove()
-    layer.lin_l = Adapter(layer.lin_l)
-    (gradient,) = ms.grad(lambda: layer(part.x, part).sum(), None, [layer.lin_l.more])()
-    assert gradient.asnumpy().any()
 
 
 def test_a_mean_of_float16_losses_does_not_overflow() -> None:
