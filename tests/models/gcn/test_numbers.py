@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_graph, parts_of
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.aggregation import node_scales
 from unilaunch_gcn.device import device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, count_decayed, initial_weights, plan_layers, views

@@ -21,19 +21,16 @@ from unilaunch_gcn.aggregation import (
     aggregation_over_halo,
 )
 from unilaunch_gcn.device import device_network
-from unilaunch_gcn.features import FirstLayer
 from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
-from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, plan_layers
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.dropout import fill_mask, stream_keys
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
@@ -253,5 +250,3 @@ def test_threads_do_not_change_a_bit() -> None:
     rows = np.random.default_rng(0).standard_normal((9000, 17)).astype(np.float32)
     one, three = (_aggregation(part, threads, np.dtype(np.float32)).matmat(rows) for threads in (1, 3))
     np.testing.assert_array_equal(one, three)
-
-

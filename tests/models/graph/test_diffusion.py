@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loguru import logger
 from numpy.typing import NDArray
 
 from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
@@ -65,5 +64,3 @@ def test_a_large_graph_is_diffused_by_pushes(monkeypatch: pytest.MonkeyPatch) ->
     root = (graph.degrees + 1) ** 0.5
     assert (pushed <= exact + 1e-7).all()
     assert (exact - pushed <= diffusion.RESIDUAL * root[:, None] * root * 1.01 + 1e-7).all()
-
-

@@ -1,6 +1,7 @@
 """Rows of the halo, in shared memory or in messages, as rows or partial sums, exact or in 16 bits: the right ones."""
 
 import gc
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,13 @@ from numpy.typing import NDArray
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_graph.exchange import shared_memory
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
 from unilaunch_graph.kernels.portable import to_bfloat16
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
-from unilaunch_graph.partition.part import Part, merge_in_edges
+from unilaunch_graph.partition.part import Part
 
 
 @settings(max_examples=30)
@@ -120,7 +120,7 @@ def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch
     parts, x, made = _triangle(), np.arange(3.0)[:, None], []
     make = os.memfd_create
 
-    def refuse_the_second(name: str, *more: Any) -> int:
+    def refuse_the_second(name: str, *more: Any) -> Any:
         made.append(name)
         if len(made) == 2:
             raise PermissionError(name)

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch_geometric import utils
-from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.nn import LabelPropagation, MessagePassing
 from torch_geometric.utils import (
     add_remaining_self_loops,
@@ -84,17 +83,6 @@ class _Stacked(_Weighted):
         return both[edge_index[1]] + twice[edge_index[0]]
 
 
-def _closed() -> _Weighted:
-    from torch_geometric.utils import degree as count
-
-    class Closed(_Weighted):
-        @override
-        def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
-            return 1 / count(edge_index[0], x.size(0))[edge_index[0]]
-
-    return Closed()
-
-
 class _Attention(MessagePassing):  # type: ignore[misc]
     """Attends with a softmax as PyG's own layers do, without types."""
 
@@ -159,7 +147,6 @@ class _DegreeInUpdate(_Weighted):
         _Weighted,
         _Decorated,
         _Stacked,
-        _closed,
         _LabelPropagation,
         _DegreeByHelper,
         _DegreeInUpdate,
@@ -179,25 +166,6 @@ class _OfLargest(_Weighted):
         return (degrees / degrees.max())[edge_index[0]]
 
 
-class _Explained(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = gnn.SAGEConv(WIDTH, 3)
-
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = self.conv(x, edge_index)
-        return rows
-
-
-def _explain(model: torch.nn.Module, part: GraphPart) -> None:
-    config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
-    explainer = Explainer(
-        model, GNNExplainer(epochs=1), explanation_type="model", edge_mask_type="object", model_config=config
-    )
-    explainer(part.x, part.edge_index)
-
-
 @pytest.mark.parametrize(
     ("make", "call", "words"),
     [
@@ -207,7 +175,6 @@ def _explain(model: torch.nn.Module, part: GraphPart) -> None:
             r"RECT_L.get_semantic_labels: it takes means over this rank's nodes",
         ),
         (_OfLargest, lambda m, p: m(p.x, p.edge_index), r"degree\(...\).max\(\) is of this rank's"),
-        (_Explained, _explain, r"conv \(SAGEConv\): explain=True: load the state into a model"),
         (
             lambda: gnn.GAE(gnn.GCN(8, 8, 2)),
             lambda m, p: m.recon_loss(m.encode(p.x, p.edge_index), p.edge_index),
