@@ -167,54 +167,24 @@ def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
         loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
 
 
-def _member(*, size: int = 4, supervised: bool = False) -> Any:
-    world = World(rank=1, size=size, local_rank=1, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="")
-    return create_autospec(
-        Member, instance=True, world=world, placement=Placement("cuda", 1, 2), supervised=supervised,
+@pytest.mark.parametrize("by", ["unilaunch", "torchrun", "the script", "mpirun"])
+def test_a_part_on_a_gpu_takes_the_group_that_there_is(by: str, calls: Calls) -> None:
+    """The launcher's variables, or the script's own group; under mpirun torch has no address: the ranks make one."""
+    calls.replace(loading, "meet", answer=MEETING)
+    calls.replace(torch.distributed, "is_torchelastic_launched", answer=by == "torchrun")
+    calls.replace(torch.distributed, "is_initialized", answer=by == "the script")
+    member: Any = create_autospec(
+        Member, instance=True, world=WORLD, placement=Placement("cuda", 1, 2), supervised=by == "unilaunch",
         peers=create_autospec(Peers, instance=True), environ={},
     )  # fmt: skip
-
-
-def _meeting(calls: Calls, *, by_torchrun: bool = False) -> None:
-    calls.replace(loading, "meet", answer=MEETING)
-    calls.replace(torch.distributed, "is_torchelastic_launched", answer=by_torchrun)
-
-
-@pytest.mark.parametrize(("supervised", "by_torchrun"), [(True, False), (False, True)])
-def test_a_part_on_a_gpu_takes_the_group_of_its_launcher(calls: Calls, *, supervised: bool, by_torchrun: bool) -> None:
-    """It reads the variables by which unilaunch and torchrun tell it where rank 0 is."""
-    _meeting(calls, by_torchrun=by_torchrun)
-    assert isinstance(loading._collectives(_member(supervised=supervised)), TensorCollectives)
-    assert ("torch.cuda.set_device", {"device": 1}) in calls.made
-    assert calls.made[-1] == ("torch.distributed.init_process_group", {"backend": "nccl"})
-    assert "unilaunch_graph.torch.loading.meet" not in dict(calls.made)
-
-
-def test_a_part_on_a_gpu_meets_the_ranks_of_another_launcher(calls: Calls) -> None:
-    """Under mpirun and srun torch has no address of rank 0: the ranks agree on one, and make the group there."""
-    _meeting(calls)
-    member = _member()
     assert isinstance(loading._collectives(member), TensorCollectives)
     made = dict(calls.made)
-    meeting = made["unilaunch_graph.torch.loading.meet"]
-    assert (meeting["peers"], meeting["world"]) == (member.peers, member.world)
-    assert (made["torch.distributed.TCPStore"]["host_name"], made["torch.distributed.TCPStore"]["port"]) == (
-        MEETING.address,
-        MEETING.port,
-    )
-    group = made["torch.distributed.init_process_group"]
-    assert (group["backend"], group["rank"], group["world_size"]) == ("nccl", 1, 4)
-    assert group["device_id"] == torch.device("cuda:1")
-
-
-def test_a_part_on_a_gpu_takes_the_group_that_the_script_has_made(calls: Calls) -> None:
-    """It is torch.distributed's default group: a second one of that name cannot be made."""
-    _meeting(calls)
-    calls.replace(torch.distributed, "is_initialized", answer=True)
-    assert isinstance(loading._collectives(_member()), TensorCollectives)
-    names = [name for name, _ in calls.made]
-    assert names[-1] == "torch.distributed.is_initialized"
-    assert not {"torch.distributed.init_process_group", "torch.distributed.TCPStore"} & set(names)
+    assert made["torch.cuda.set_device"] == {"device": 1}
+    assert ("unilaunch_graph.torch.loading.meet" in made) == ("torch.distributed.TCPStore" in made) == (by == "mpirun")
+    group: dict[str, Any] = {"backend": "nccl"}
+    if by == "mpirun":
+        group |= {"store": "the store", "rank": 1, "world_size": 4, "device_id": torch.device("cuda:1")}
+    assert made.get(_INIT) == (None if by == "the script" else group)
 
 
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])

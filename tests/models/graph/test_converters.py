@@ -109,16 +109,6 @@ def test_types_of_edges_are_an_array_of_their_own(data: Any, tmp_path: Path) -> 
         ug.from_pyg(data, tmp_path / "unlike")
 
 
-@pytest.mark.parametrize("kind", ["int16", "uint8", "float64", "float16", "bool"])
-def test_arrays_keep_their_types_on_disk(kind: str, tmp_path: Path) -> None:
-    """What a run computes with is its own choice: a folder holds what the user gave."""
-    rows, edges = np.ones((4, 2)).astype(kind), np.ones((6, 2)).astype(kind)
-    folder = ug.from_edges(ENDS, tmp_path / "own", x=rows, y=Y, edge_attr=edges, edge_weight=edges[:, 0],
-                           node_arrays={"year": rows[:, 0]}, edge_arrays={"time": edges[:, 0]})  # fmt: skip
-    names = ("x", "edge_attr", "edge_weight", "node.year", "edge.time")
-    assert {np.load(folder / f"{name}.npy").dtype for name in names} == {np.dtype(kind)}
-
-
 def test_from_pyg_refuses_what_it_cannot_write(data: Any, tmp_path: Path) -> None:
     """By name: several kinds of nodes, several splits, no edges."""
     from torch_geometric.data import HeteroData

@@ -12,36 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
+from graphs_by_hand import Cut, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
 from unilaunch_graph.kernels.portable import to_bfloat16
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import Part
-
-
-@settings(max_examples=30)
-@given(cut_directed_graphs())
-def test_halo_and_its_transpose(cut: Cut) -> None:
-    """The rows are the right nodes', and <H x, y> == <x, H^T y> over all ranks."""
-    graph, owner, num_parts = cut
-    parts = parts_of(graph, owner, num_parts)
-    rows = np.random.default_rng(0).normal(size=(graph.num_nodes, 2))
-
-    def work(rank: int, collectives: Collectives) -> Any:
-        part = parts[rank]
-        halo = RowHalo(part, collectives)
-        nodes = np.concatenate((part.owned, part.halo))
-        whole = halo.matmat(rows[part.owned])
-        np.testing.assert_array_equal(whole, rows[nodes])
-        back = np.random.default_rng(rank).normal(size=whole.shape)
-        return (whole * back).sum() - (rows[part.owned] * halo.rmatmat(back)).sum()
-
-    assert abs(sum(on_every_rank(num_parts, work))) < 1e-12
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
