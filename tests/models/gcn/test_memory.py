@@ -1,11 +1,6 @@
 """The memory model of a training, and what a run does with it."""
 
-import mmap
-import os
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +15,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.checkpoint import History
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, count_weights, plan_layers
-from unilaunch_gcn.memory import forecast_memory, host_memory, peak_memory, refuse_graph, share_of_graph, share_of_part
+from unilaunch_gcn.memory import forecast_memory, host_memory, refuse_graph, share_of_graph, share_of_part
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.options import refuse_options
 from unilaunch_gcn.spec import GcnSpec
@@ -123,34 +118,3 @@ def test_patience_waits_for_a_lower_validation_loss(evaluations: list[tuple[int,
 def test_options_that_change_nothing_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=f"^{words}"):
         refuse_options(GcnSpec(**options))
-
-
-_ROLLUP = Path("/proc/self/smaps_rollup")
-_KNOWS_SHARES = _ROLLUP.exists() and "Pss_Shmem" in _ROLLUP.read_text()
-_BYTES = 1 << 26
-_OTHER = f"""
-import mmap, sys
-memory = mmap.mmap(int(sys.argv[1]), {_BYTES})
-memory[::4096] = bytes({_BYTES} // 4096)
-print("ready", flush=True)
-input()
-"""
-
-
-@pytest.mark.skipif(not _KNOWS_SHARES, reason="this kernel has no Pss_Shmem in /proc/self/smaps_rollup")
-def test_shared_pages_count_by_their_share() -> None:
-    """Of a buffer that another process maps too, half."""
-    file = os.memfd_create("shared")
-    os.ftruncate(file, _BYTES)
-    memory = mmap.mmap(file, _BYTES)
-    memory[::4096] = bytes(_BYTES // 4096)
-    alone = peak_memory()
-    line = [sys.executable, "-c", _OTHER, str(file)]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file]) as other:
-        assert other.stdout
-        assert other.stdout.readline() == b"ready\n"
-        shared = peak_memory()
-        other.communicate(b"\n")
-    memory.close()
-    os.close(file)
-    assert alone - shared == pytest.approx(_BYTES / 2, rel=0.1)

@@ -7,7 +7,6 @@ import torch
 from torch_geometric import nn
 
 from models.graph.torch_parts import make_whole, on_parts
-from unilaunch_graph.network.exchange import fetch
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 
@@ -41,25 +40,6 @@ def test_a_compiled_model_is_trained_and_evaluated(kind: type[torch.nn.Module], 
             with torch.set_grad_enabled(training):
                 found = model.train(training)(rows, part.edge_index)
                 torch.testing.assert_close(found, alone.train(training)(rows, WHOLE.edge_index)[part.owned])
-
-    torch._dynamo.reset()
-    on_parts(WHOLE, 1, work)
-
-
-def test_a_compiled_loss_of_pairs_is_the_same() -> None:
-    """The compiler took numpy's functions for torch's."""
-
-    def work(part: GraphPart) -> None:
-        def loss_of(rows: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-            source, target = fetch(rows * 2, pairs, part)
-            total: torch.Tensor = (source * target).sum()
-            return total
-
-        compiled = torch.compile(loss_of, backend="aot_eager")
-        for count in (30, 17):
-            pairs = torch.arange(2 * count).view(2, count) % part.num_nodes
-            own = part.x.clone().requires_grad_()
-            torch.testing.assert_close(*(torch.autograd.grad(one(own, pairs), own)[0] for one in (loss_of, compiled)))
 
     torch._dynamo.reset()
     on_parts(WHOLE, 1, work)

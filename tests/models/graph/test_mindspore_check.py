@@ -68,20 +68,6 @@ def test_functions_that_send_rows_are_checked() -> None:
         ug.mindspore.check(copies, PART, PART.x, PART)
 
 
-def test_ranks_that_would_wait_for_each_other_are_refused() -> None:
-    def one_more(x: Tensor, part: GraphPart) -> Tensor:
-        return _centred(x, part) if part.num_halo else x
-
-    with pytest.raises(SpecError, match="which one process does not"):
-        ug.mindspore.check(one_more, PART, PART.x, PART)
-
-
-def test_a_part_in_a_variable_is_not_checked() -> None:
-    """Its rows would be the job's, and its ranks too."""
-    with pytest.raises(ug.mindspore.NotCheckedError, match="in a way of its own"):
-        ug.mindspore.check(lambda x: _centred(x, PART), PART, PART.x)
-
-
 def _noisy(x: Tensor, _: GraphPart) -> Tensor:
     return x + ops.rand(*x.shape)
 
@@ -94,27 +80,3 @@ def _noisy_by_numpy(x: Tensor, _: GraphPart) -> Tensor:
 def test_random_numbers_are_not_checked(then: Callable[[Tensor, GraphPart], Tensor]) -> None:
     with pytest.raises(ug.mindspore.NotCheckedError, match="random"):
         ug.mindspore.check(Net(then).set_train(), PART, PART.x, PART)
-
-
-def test_portable_dropout_is_checked() -> None:
-    """Its masks are of nodes, on any number of parts."""
-
-    def dropped(x: Tensor, part: GraphPart) -> Tensor:
-        return ug.mindspore.dropout(x, part, 0.5, seed=0, step=1)
-
-    ug.mindspore.check(Net(dropped).set_train(), PART, PART.x, PART)
-
-
-def test_rows_that_a_mask_selects_are_compared() -> None:
-    """The mask may select all nodes of a part, but for one."""
-
-    def selected(x: Tensor, mask: Tensor) -> Tensor:
-        return x[mask]
-
-    def centred(x: Tensor, mask: Tensor) -> Tensor:
-        return (x - x.mean(0))[mask]
-
-    for mask in (PART.train_mask, Tensor(np.arange(60) > 0)):
-        ug.mindspore.check(selected, PART, PART.x, mask)
-        with pytest.raises(SpecError, match="centred is not exact"):
-            ug.mindspore.check(centred, PART, PART.x, mask)

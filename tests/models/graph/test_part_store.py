@@ -259,7 +259,7 @@ def test_every_array_of_every_part_is_the_same(name: str, owner: Any, tmp_path: 
             assert not named or mine.keys() == theirs.keys()
             for array, same in [(mine[key], theirs[key]) for key in mine] if named else [(mine, theirs)]:
                 dense = [one.toarray() if sp.issparse(one) else one for one in (same, array)]
-                np.testing.assert_array_equal(*dense, err_msg=field.name)
+                np.testing.assert_array_equal(dense[0], dense[1], err_msg=field.name)
                 assert getattr(same, "dtype", None) == getattr(array, "dtype", None)
 
 
