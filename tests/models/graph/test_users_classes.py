@@ -66,14 +66,6 @@ class _Weighted(MessagePassing):  # type: ignore[misc]  # PyG ships no types
         return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
 
 
-class _Decorated(_Weighted):
-    @override
-    @torch.no_grad()
-    @torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]
-    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
-        return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
-
-
 class _Stacked(_Weighted):
     @override
     def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
@@ -112,16 +104,6 @@ class _LabelPropagation(torch.nn.Module):
         return x * spread
 
 
-def _share(index: torch.Tensor, num_nodes: int) -> Any:
-    return 1 / degree(index, num_nodes)[index]
-
-
-class _DegreeByHelper(_Weighted):
-    @override
-    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
-        return _share(edge_index[0], x.size(0))
-
-
 class _OfEdges(_Weighted):
     """Weighs each edge in `edge_update`, which asks for the nodes' own rows too."""
 
@@ -144,18 +126,15 @@ class _DegreeInUpdate(_Weighted):
 @pytest.mark.parametrize(
     "make",
     [
-        _Weighted,
-        _Decorated,
         _Stacked,
         _LabelPropagation,
-        _DegreeByHelper,
         _DegreeInUpdate,
         _OfEdges,
         _Attention,
     ],
 )
 def test_a_users_class_is_exact(make: Make) -> None:
-    """Degrees in every kind of method and by a helper, a step that asks for own rows, attention without types."""
+    """Degrees and operations on them, a step that asks for own rows, attention without types, torch's `no_grad`."""
     check_exact(Case(make))
 
 
