@@ -18,8 +18,6 @@ from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 
 WIDTH, EDGE_WIDTH = 8, 3
-
-
 pytestmark = pytest.mark.usefixtures("float64")
 
 

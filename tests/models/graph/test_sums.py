@@ -26,8 +26,6 @@ from unilaunch_graph.torch.layer import made_of
 from unilaunch_graph.torch.part import GraphPart
 
 WIDTH = 8
-
-
 pytestmark = pytest.mark.usefixtures("float64")
 
 

@@ -28,8 +28,6 @@ WHOLE = make_whole()
 #: The nodes without an edge are a part of their own.
 WITHOUT_EDGES = np.where(np.arange(40) < 35, np.arange(40) % 2 * 2, 1)
 PARTS = 3
-
-
 pytestmark = pytest.mark.usefixtures("float64")
 
 

@@ -18,8 +18,6 @@ from unilaunch_graph.torch.part import GraphPart
 
 WHOLE = make_whole()
 PARTS = 3
-
-
 pytestmark = pytest.mark.usefixtures("float64")
 
 

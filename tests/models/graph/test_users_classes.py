@@ -33,8 +33,6 @@ WIDTH = 8
 #: The second of three parts has no node.
 WITHOUT_NODES = np.where(np.arange(40) < 20, 0, 2)
 Make = Callable[[], torch.nn.Module]
-
-
 pytestmark = pytest.mark.usefixtures("float64")
 
 

@@ -31,8 +31,6 @@ from unilaunch_graph.torch.refusals import CLASSES, FUNCTIONS
 
 WIDTH = 8
 Function = Callable[..., Any]
-
-
 pytestmark = pytest.mark.usefixtures("float64")
 
 
