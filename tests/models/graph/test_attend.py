@@ -127,7 +127,7 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("owner", [None, WITHOUT_EDGES, WITHOUT_NODES], ids=["", "without edges", "without nodes"])
+@pytest.mark.parametrize("owner", [WITHOUT_EDGES, WITHOUT_NODES], ids=["without edges", "without nodes"])
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_makes_no_messages(name: str, owner: Any) -> None:
     """Its rows and gradients are PyG's."""

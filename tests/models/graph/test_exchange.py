@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_graphs, make_graph, parts_of
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.user_halo import Directory, RowFetch, RowHalo
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
 from unilaunch_graph.kernels.portable import to_bfloat16
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import Part
+
+
+class _Ranks:
+    """The ranks' collectives, as `Directory` takes them."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+
+    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+        """Return the rows from every rank."""
+        received = np.empty(sum(receive_counts), rows.dtype)
+        self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
+        return received
+
+    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of all ranks' numbers."""
+        self.collectives.all_reduce(numbers)
+        return numbers
+
+
+@settings(max_examples=30)
+@given(cut_directed_graphs())
+def test_halo_and_fetch_and_their_transposes(cut: Cut) -> None:
+    """The rows are the right nodes', of the halo or of any nodes, and <H x, y> == <x, H^T y> over all ranks."""
+    graph, owner, num_parts = cut
+    parts = parts_of(graph, owner, num_parts)
+    rows = np.random.default_rng(0).normal(size=(graph.num_nodes, 2))
+
+    def work(rank: int, collectives: Collectives) -> Any:
+        part, draw, difference = parts[rank], np.random.default_rng(rank), 0.0
+        halo, nodes = RowHalo(part, collectives), draw.integers(0, graph.num_nodes, 9 * rank)
+        fetch = RowFetch(halo, Directory(part, _Ranks(collectives)).plan(nodes))
+        for operator, names in ((halo, np.concatenate((part.owned, part.halo))), (fetch, nodes)):
+            found = operator.matmat(rows[part.owned])
+            np.testing.assert_array_equal(found, rows[names])
+            back = draw.normal(size=found.shape)
+            difference += (found * back).sum() - (rows[part.owned] * operator.rmatmat(back)).sum()
+        return difference
+
+    assert abs(sum(on_every_rank(num_parts, work))) < 1e-10
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6))

@@ -87,7 +87,7 @@ def pair_of(ours: Callable[..., Any], theirs: Callable[..., Any], options: dict[
     return layers
 
 
-@pytest.mark.parametrize("ranks", OWNERS)
+@pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("options", GATS, ids=str)
 def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
     ours, theirs = pair_of(GATConv, pyg.GATConv, options)
@@ -95,18 +95,17 @@ def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
     assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, *edges), 1e-13)
 
 
-@pytest.mark.parametrize("ranks", OWNERS)
 @pytest.mark.parametrize("options", SAGES, ids=str)
 @pytest.mark.parametrize("out", [OUT, 2 * WIDTH])
 @pytest.mark.parametrize("hosts", ["one host", "several hosts"])
 def test_sage_is_pygs(
-    options: dict[str, Any], out: int, ranks: int, hosts: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], out: int, hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """By halo rows, and on several hosts by rows or partial sums."""
     if hosts == "several hosts":
         monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
     ours, theirs = pair_of(SAGEConv, pyg.SAGEConv, options, out)
-    assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
+    assert_equal(run_parts(ours, WHOLE, 4), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SAGEConv, "lin_l"), (GATConv, "lin")])

@@ -147,7 +147,7 @@ def num_aggregations(case: Case) -> int:
     return len(calls)
 
 
-@pytest.mark.parametrize("owner", [None, WITHOUT_EDGES, WITHOUT_NODES], ids=["", "without edges", "without nodes"])
+@pytest.mark.parametrize("owner", [WITHOUT_EDGES, WITHOUT_NODES], ids=["without edges", "without nodes"])
 @pytest.mark.parametrize("name", SUMS)
 def test_a_layer_that_sums_rows_makes_no_messages(name: str, owner: Any) -> None:
     """Its rows and gradients are PyG's."""

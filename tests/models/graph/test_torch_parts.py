@@ -46,10 +46,8 @@ def test_a_part_holds_every_edge_into_its_nodes() -> None:
     assert sorted(found) == sorted(whole)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
-)
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Of any type and any shape of a row, and the first result stays as it was when the next exchange comes."""
     rows = (torch.randn(40, *shape) * 9).to(dtype)
