@@ -121,15 +121,14 @@ def test_weights_that_a_hook_makes_are_used(kind: Any, name: str) -> None:
     assert_equal(run_parts(ours, WHOLE, 2), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
 
 
-@pytest.mark.parametrize("kind", ["GATConv", "SAGEConv"])
-def test_float32_and_large_scores(kind: str) -> None:
-    """To the digits of the type; `exp` of such scores is infinite."""
-    own, pygs = (layer.float() for layer in pair_of(globals()[kind], getattr(pyg, kind), {}))
-    for factor in (1, 1e4):
-        graph = replace(WHOLE.graph, features=WHOLE.graph.features * np.float32(factor))
-        x = torch.from_numpy(graph.features)
-        single = replace(WHOLE, x=x, graph=graph)
-        assert_equal(run_parts(own, single, 2), run_whole(pygs, x, WHOLE.edge_index), 2e-6 * factor**0.5)
+@pytest.mark.parametrize(("dtype", "factor", "tolerance"), [(torch.float32, 1, 2e-6), (torch.float64, 1e4, 1e-11)])
+@pytest.mark.parametrize("kind", [GATConv, SAGEConv])
+def test_float32_and_large_scores(kind: Any, dtype: torch.dtype, factor: float, tolerance: float) -> None:
+    """To the digits of the type; `exp` of large scores is infinite."""
+    own, pygs = (layer.to(dtype) for layer in pair_of(kind, getattr(pyg, kind.__name__), {}))
+    graph = replace(WHOLE.graph, features=WHOLE.graph.features * np.float32(factor))
+    x = torch.from_numpy(graph.features).to(dtype)
+    assert_equal(run_parts(own, replace(WHOLE, x=x, graph=graph), 2), run_whole(pygs, x, WHOLE.edge_index), tolerance)
 
 
 @pytest.mark.parametrize("options", [{"heads": 2}, {"heads": 2, "edge_dim": EDGE_WIDTH}], ids=str)

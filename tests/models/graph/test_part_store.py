@@ -250,7 +250,7 @@ def test_every_array_of_every_part_is_the_same(name: str, owner: Any, tmp_path: 
     _write(tmp_path / name, graph, written)
     for index, part in enumerate(written):
         read = load_part(Partition(tmp_path / name, "print"), index, num_parts)
-        assert isinstance(read.owned_indices, np.memmap)
+        assert isinstance(read.owned_indices, np.memmap) or not part.num_owned
         for field in fields(Part):
             if field.name == "inputs_sha256":
                 continue

@@ -214,7 +214,8 @@ def test_loops_are_those_of_the_owned_nodes(add: Callable[[torch.Tensor], Any], 
         loops, edges = torch.arange(part.num_owned).repeat(2, 1), part.edge_index
         if add is add_remaining_self_loops:
             edges = edges[:, edges[0] != edges[1]]
-        expected = distribute(_Sum(lambda _: [torch.cat([edges, loops], 1)]), part)(part.x, part.edge_index)
+        exact = distribute(_Sum(lambda _: [torch.cat([edges, loops], 1)]), part, check=False)
+        expected = exact(part.x, part.edge_index)
         torch.testing.assert_close(distribute(_Sum(add), part)(part.x, part.edge_index), expected)
 
     on_parts(WHOLE, PARTS, work, owner)
@@ -247,7 +248,7 @@ def test_edges_are_dropped_in_training_alone(drop: Callable[..., Any]) -> None:
     def work(part: GraphPart) -> None:
         model = distribute(_Sum(lambda edges: drop(edges, training=model.training)), part)
         whole = distribute(_Sum(lambda edges: [edges]), part)(part.x, part.edge_index)
-        assert torch.equal(model.eval()(part.x, part.edge_index), whole)
+        torch.testing.assert_close(model.eval()(part.x, part.edge_index), whole)
         assert not torch.equal(model.train()(part.x, part.edge_index), whole)
 
     on_parts(WHOLE, PARTS, work)
