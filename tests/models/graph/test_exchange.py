@@ -138,16 +138,18 @@ def test_rows_stay_while_others_have_begun_the_next_exchange() -> None:
 
 def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all ranks, also if one alone cannot share; what was opened is closed."""
-    parts, x, made = _triangle(), np.arange(3.0)[:, None], []
+    parts, x = _triangle(), np.arange(3.0)[:, None]
+    names: list[str] = []
     make = os.memfd_create
 
-    def refuse_the_second(name: str, *more: Any) -> Any:
-        made.append(name)
-        if len(made) == 2:
+    def refuse_one_rank(name: str) -> int:
+        if name not in names:
+            names.append(name)
+        if names[0] == name:
             raise PermissionError(name)
-        return make(name, *more)
+        return make(name)
 
-    monkeypatch.setattr(os, "memfd_create", refuse_the_second)
+    monkeypatch.setattr(os, "memfd_create", refuse_one_rank)
 
     def work(rank: int, collectives: Collectives) -> tuple[bool, list[float]]:
         halo = HaloExchange(parts[rank], collectives, Meter(), Exact())

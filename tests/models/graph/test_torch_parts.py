@@ -467,7 +467,7 @@ def test_edges_that_are_turned_round_are_refused(kind: Any) -> None:
         with pytest.raises(SpecError, match=r"a part holds the edges into its nodes only.* before ug\.load"):
             distribute(_Reversed(kind(8, 4)), part)(part.x, part.edge_index)
         with pytest.raises(SpecError, match=r"add_self_loops outside of a model: .* num_nodes=part\.num_owned"):
-            distribute(kind(8, 4), part)(part.x, add_self_loops(part.edge_index)[0])
+            distribute(nn.SAGEConv(8, 4), part)(part.x, add_self_loops(part.edge_index)[0])
 
     on_parts(WHOLE, PARTS, work)
 
