@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.data.edges import edges_as_given, undirected
 from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.partition.part import Part
 
 #: A graph, the owner of each node, and the number of parts.
 Cut = tuple[Graph, NDArray[np.int64], int]
@@ -64,3 +66,15 @@ def dense_a_hat(graph: Graph) -> NDArray[Any]:
     dense = dense_adjacency(graph) + np.eye(graph.num_nodes)
     scale = dense.sum(axis=1) ** -0.5
     return np.asarray(scale[:, None] * dense * scale)
+
+
+def parts_of(graph: Graph, owner: Any = None, num_parts: int = 0) -> list[Part]:
+    """Return the parts of a graph.
+
+    Args:
+        graph: The graph; of a directed one the nodes are ordered by its symmetric form.
+        owner: The part of each node; None: one part is the whole graph. (num_nodes,)
+        num_parts: Their number, if the last ones are empty.
+    """
+    owners = np.zeros(graph.num_nodes, np.int64) if owner is None else np.asarray(owner, np.int64)
+    return list(split_parts(graph, order_nodes(graph.structure(), owners, num_parts or int(owners.max()) + 1)))

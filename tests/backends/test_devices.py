@@ -1,7 +1,6 @@
 """Calls to devices that this machine does not have: each must fit the signature of the framework's real function."""
 
 import inspect
-import re
 import socket
 import sys
 from collections.abc import Callable
@@ -99,32 +98,41 @@ def _connect(backend: TorchBackend | MindSporeBackend, device: str) -> None:
     backend.connect(WORLD, placement, MEETING, MINUTE.total_seconds())
 
 
-def test_the_signature_of_tcp_store_is_torchs() -> None:
-    """The parameters in pybind11's docstring, by name and order."""
-    store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]  # public, and not in its __all__
-    names = re.findall(r", (\w+): ", store.__init__.__doc__)
-    assert names == list(inspect.signature(tcp_store).parameters)
+_INIT = "torch.distributed.init_process_group"
+_MINT = "mindspore.mint.distributed.init_process_group"
+DEVICES: dict[str, tuple[Any, list[Call]]] = {
+    "cuda": (TorchBackend, [("torch.cuda.set_device", {"device": 1}), (_INIT, {"backend": "nccl"})]),
+    "npu": (TorchBackend, [("torch_npu.npu.set_device", {"device": 1}), (_INIT, {"backend": "hccl"})]),
+    "Ascend": (
+        MindSporeBackend,
+        [
+            ("mindspore.set_device", {"device_target": "Ascend", "device_id": 1}),
+            (_MINT, {"backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "timeout": MINUTE}),
+        ],
+    ),
+    "GPU": (
+        MindSporeBackend,
+        [
+            ("mindspore.set_device", {"device_target": "GPU", "device_id": 1}),
+            ("mindspore.communication.init", {"backend_name": "nccl"}),
+        ],
+    ),
+}
 
 
-def test_cuda_takes_its_device_then_nccl_on_the_agreed_port(calls: Calls) -> None:
-    """No port is bound: the other ranks of the store are clients. NCCL's collectives get no limit of ours."""
-    _connect(TorchBackend(), "cuda")
-    store = {
-        "host_name": "10.0.0.1", "port": 4321, "world_size": 4, "is_master": False, "timeout": MINUTE,
-        "master_listen_fd": None,
-    }  # fmt: skip
-    group = {
-        "backend": "nccl", "store": "the store", "rank": 1, "world_size": 4,
-        "device_id": torch.device("cuda:1"),
-    }  # fmt: skip
-    assert calls.made == [
-        ("torch.set_num_threads", {"number": 2}),
-        ("torch.cuda.is_available", {}),
-        ("torch.cuda.device_count", {}),
-        ("torch.cuda.set_device", {"device": 1}),
-        ("torch.distributed.TCPStore", store),
-        ("torch.distributed.init_process_group", group),
-    ]
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rank_takes_its_device_then_its_place_among_the_ranks(device: str, calls: Calls) -> None:
+    """By its index: without it each rank would take device 0. No port is bound: rank 1 is a client of the store."""
+    backend, expected = DEVICES[device]
+    _connect(backend(), {"Ascend": "npu", "GPU": "cuda"}.get(device, device))
+    assert [name for name, _ in calls.made if name in dict(expected)] == [name for name, _ in expected]
+    made = dict(calls.made)
+    for name, arguments in expected:
+        assert made[name].items() >= arguments.items()
+    for name in {_INIT, _MINT} & set(made):
+        assert (made[name]["rank"], made[name]["world_size"]) == (1, 4)
+    if store := made.get("torch.distributed.TCPStore"):
+        assert (store["host_name"], store["port"], store["is_master"]) == ("10.0.0.1", 4321, False)
 
 
 def test_rank_0_hands_its_listening_socket_over(calls: Calls) -> None:
@@ -138,26 +146,6 @@ def test_rank_0_hands_its_listening_socket_over(calls: Calls) -> None:
             assert handed.getsockname() == listener.getsockname()
 
 
-def test_npu_goes_through_torch_npu_and_hccl(calls: Calls) -> None:
-    """torch_npu.npu.set_device, then the group hccl."""
-    _connect(TorchBackend(), "npu")
-    assert ("torch_npu.npu.set_device", {"device": 1}) in calls.made
-    name, group = calls.made[-1]
-    assert (name, group["backend"]) == ("torch.distributed.init_process_group", "hccl")
-
-
-def test_ascend_is_set_by_index_before_hccl_starts(calls: Calls) -> None:
-    """Without the index MindSpore would take device 0 on every rank."""
-    _connect(MindSporeBackend(), "npu")
-    group = {
-        "backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "rank": 1, "world_size": 4, "timeout": MINUTE,
-    }  # fmt: skip
-    assert calls.made == [
-        ("mindspore.set_device", {"device_target": "Ascend", "device_id": 1}),
-        ("mindspore.mint.distributed.init_process_group", group),
-    ]
-
-
 def test_mindspores_store_may_bind_the_port_that_rank_0_held(calls: Calls) -> None:
     """It accepts no socket, so ours is closed before it is started."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -166,48 +154,6 @@ def test_mindspores_store_may_bind_the_port_that_rank_0_held(calls: Calls) -> No
         MindSporeBackend().connect(WORLD, Placement("npu", 1, 1), meeting, 60.0)
         with socket.create_server(("127.0.0.1", port)):
             assert calls.made[0][1]["init_method"] == f"tcp://127.0.0.1:{port}"
-
-
-def test_mindspore_on_a_gpu_starts_nccl(calls: Calls) -> None:
-    """MindSpore's own init, which finds its ranks through Open MPI."""
-    _connect(MindSporeBackend(), "cuda")
-    assert calls.made == [
-        ("mindspore.set_device", {"device_target": "GPU", "device_id": 1}),
-        ("mindspore.communication.init", {"backend_name": "nccl"}),
-    ]
-
-
-def test_mindspore_on_cpu_launches_in_place(calls: Calls) -> None:
-    """Each small operation handed to another thread would cost ten times as much; kernels take our threads."""
-    MindSporeBackend().start(WORLD, Placement("cpu", 0, 2))
-    assert calls.made == [
-        ("mindspore.set_device", {"device_target": "CPU"}),
-        ("mindspore.device_context.cpu.op_tuning.threads_num", {"num": 2}),
-        ("mindspore.runtime.launch_blocking", {}),
-    ]
-
-
-@pytest.mark.parametrize("module", [torch.distributed, mindspore.mint.distributed], ids=["torch", "mindspore"])
-def test_collectives_on_devices_fit_the_framework(calls: Calls, module: ModuleType) -> None:
-    """MindSpore's run on no CPU: nothing else in these tests calls them."""
-    handle = create_autospec(torch.distributed.Work, instance=True)
-    calls.replace(module, "all_to_all_single", answer=handle)
-    for name in ("all_reduce", "broadcast", "barrier"):
-        calls.replace(module, name)
-    ours: Any = TensorCollectives(module)
-    ours.all_reduce("rows")
-    ours.broadcast("rows", 2)
-    ours.barrier()
-    ours.exchange("sent", (1, 2), "received", (3, 4)).wait()
-    names = [name.rpartition(".")[2] for name, _ in calls.made]
-    assert names == ["all_reduce", "broadcast", "barrier", "all_to_all_single"]
-    reduced, sent, barrier, exchanged = (arguments for _, arguments in calls.made)
-    assert (reduced, sent, barrier) == ({"tensor": "rows"}, {"tensor": "rows", "src": 2}, {})
-    assert exchanged == {
-        "output": "received", "input": "sent", "output_split_sizes": [3, 4], "input_split_sizes": [1, 2],
-        "async_op": True,
-    }  # fmt: skip
-    handle.wait.assert_called_once_with()
 
 
 @pytest.mark.usefixtures("calls")
@@ -221,61 +167,24 @@ def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
         loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
 
 
-def _member(*, size: int = 4, supervised: bool = False) -> Any:
-    world = World(rank=1, size=size, local_rank=1, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="")
-    return create_autospec(
-        Member, instance=True, world=world, placement=Placement("cuda", 1, 2), supervised=supervised,
+@pytest.mark.parametrize("by", ["unilaunch", "torchrun", "the script", "mpirun"])
+def test_a_part_on_a_gpu_takes_the_group_that_there_is(by: str, calls: Calls) -> None:
+    """The launcher's variables, or the script's own group; under mpirun torch has no address: the ranks make one."""
+    calls.replace(loading, "meet", answer=MEETING)
+    calls.replace(torch.distributed, "is_torchelastic_launched", answer=by == "torchrun")
+    calls.replace(torch.distributed, "is_initialized", answer=by == "the script")
+    member: Any = create_autospec(
+        Member, instance=True, world=WORLD, placement=Placement("cuda", 1, 2), supervised=by == "unilaunch",
         peers=create_autospec(Peers, instance=True), environ={},
     )  # fmt: skip
-
-
-def _meeting(calls: Calls, *, by_torchrun: bool = False) -> None:
-    calls.replace(loading, "meet", answer=MEETING)
-    calls.replace(torch.distributed, "is_torchelastic_launched", answer=by_torchrun)
-
-
-@pytest.mark.parametrize(("supervised", "by_torchrun"), [(True, False), (False, True)])
-def test_a_part_on_a_gpu_takes_the_group_of_its_launcher(calls: Calls, *, supervised: bool, by_torchrun: bool) -> None:
-    """It reads the variables by which unilaunch and torchrun tell it where rank 0 is."""
-    _meeting(calls, by_torchrun=by_torchrun)
-    assert isinstance(loading._collectives(_member(supervised=supervised)), TensorCollectives)
-    assert ("torch.cuda.set_device", {"device": 1}) in calls.made
-    assert calls.made[-1] == ("torch.distributed.init_process_group", {"backend": "nccl"})
-    assert "unilaunch_graph.torch.loading.meet" not in dict(calls.made)
-
-
-def test_a_part_on_a_gpu_meets_the_ranks_of_another_launcher(calls: Calls) -> None:
-    """Under mpirun and srun torch has no address of rank 0: the ranks agree on one, and make the group there."""
-    _meeting(calls)
-    member = _member()
     assert isinstance(loading._collectives(member), TensorCollectives)
     made = dict(calls.made)
-    meeting = made["unilaunch_graph.torch.loading.meet"]
-    assert (meeting["peers"], meeting["world"]) == (member.peers, member.world)
-    assert (made["torch.distributed.TCPStore"]["host_name"], made["torch.distributed.TCPStore"]["port"]) == (
-        MEETING.address,
-        MEETING.port,
-    )
-    group = made["torch.distributed.init_process_group"]
-    assert (group["backend"], group["rank"], group["world_size"]) == ("nccl", 1, 4)
-    assert group["device_id"] == torch.device("cuda:1")
-
-
-def test_a_part_on_a_gpu_takes_the_group_that_the_script_has_made(calls: Calls) -> None:
-    """It is torch.distributed's default group: a second one of that name cannot be made."""
-    _meeting(calls)
-    calls.replace(torch.distributed, "is_initialized", answer=True)
-    assert isinstance(loading._collectives(_member()), TensorCollectives)
-    names = [name for name, _ in calls.made]
-    assert names[-1] == "torch.distributed.is_initialized"
-    assert not {"torch.distributed.init_process_group", "torch.distributed.TCPStore"} & set(names)
-
-
-def test_the_only_rank_of_a_gpu_makes_no_group(calls: Calls) -> None:
-    """A script that is started alone waits for no port."""
-    member = _member(size=1)
-    assert loading._collectives(member) is member.peers.collectives.return_value
-    assert [name for name, _ in calls.made][-1] == "torch.cuda.set_device"
+    assert made["torch.cuda.set_device"] == {"device": 1}
+    assert ("unilaunch_graph.torch.loading.meet" in made) == ("torch.distributed.TCPStore" in made) == (by == "mpirun")
+    group: dict[str, Any] = {"backend": "nccl"}
+    if by == "mpirun":
+        group |= {"store": "the store", "rank": 1, "world_size": 4, "device_id": torch.device("cuda:1")}
+    assert made.get(_INIT) == (None if by == "the script" else group)
 
 
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])

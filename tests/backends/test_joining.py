@@ -20,24 +20,13 @@ def _own_alarm() -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
-def test_the_alarm_ends_and_the_handler_is_the_script_s() -> None:
-    heard: list[int] = []
-    signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
-    with _short_sleeps():
-        assert signal.getitimer(signal.ITIMER_REAL) != (0, 0)
-        time.sleep(0.15)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    assert heard == []
-    signal.raise_signal(signal.SIGALRM)
-    assert heard == [signal.SIGALRM]
-
-
 def test_an_alarm_of_the_script_goes_on() -> None:
-    """A limit of an hour that a script had set was lost in `init`."""
-    signal.setitimer(signal.ITIMER_REAL, 3600)
-    with _short_sleeps():
-        pass
-    assert 3500 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
+    """A limit of an hour that a script had set was lost in `init`. Where there is none, none is left."""
+    for seconds in (3600, 0):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with _short_sleeps():
+            time.sleep(0.15)
+        assert 0 <= seconds - signal.getitimer(signal.ITIMER_REAL)[0] < 100
 
 
 @pytest.mark.mindspore

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,24 +14,24 @@ import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch progra
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
+from graphs_by_hand import dense_a_hat, make_graph, parts_of
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import host as host_module
-from unilaunch_gcn.device import DeviceNetwork, HaloEdges, device_network
+from unilaunch_gcn.device import DeviceNetwork, device_network
 from unilaunch_gcn.host import HostNetwork, can_fuse, host_problem, training_problem
 from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
-from unilaunch_gcn.torch_device import SparseFeatures, TorchDeviceTensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
-from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
+from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
@@ -42,11 +41,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "product first": {"hidden": 4},
     "aggregated once": {"hidden": 4, "dropout": 0},
     "aggregation first": {"hidden": 20, "layers": 3},
-    "one layer": {"layers": 1},
     "everything": {"conv": "sage", "bias": True, "layer_norm": True, "residual": True, "hidden": 5, "layers": 4},
-    "means, aggregated once": {"conv": "sage", "hidden": 4, "dropout": 0, "bias": True},
     "means, aggregation first": {"conv": "sage", "hidden": 20, "layers": 3, "layer_norm": True},
-    "deep": {"residual": True, "layer_norm": True, "layers": 5, "hidden": 6},
 }
 
 
@@ -57,7 +53,7 @@ def _part(*, sparse: bool) -> Part:
     x = (draw.random((40, 11)) * (draw.random((40, 11)) < 0.5)).astype(np.float32)
     features = sp.csr_array(x) if sparse else x
     graph = Graph(plain.indptr, plain.indices, features, np.arange(40) % 3, plain.split, 3)
-    return next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+    return parts_of(graph)[0]
 
 
 def _networks(part: Part, config: NetworkConfig) -> list[Network]:
@@ -94,26 +90,24 @@ def test_four_networks_are_one(shape: str, *, sparse: bool) -> None:
             np.testing.assert_array_equal(theirs, mine)
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.MonkeyPatch, *, sparse: bool) -> None:
+def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of tests/numpy_backend, which is not installed: loss, gradient, logits and counts as torch's."""
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "numpy_backend")
     from unilaunch_numpy.network import NumpyTensors
 
-    part, spec = _part(sparse=sparse), GcnSpec(**SHAPES[shape])
+    part, spec = _part(sparse=True), GcnSpec(**SHAPES[shape])
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     expected = _networks(part, config)[0]
     network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), NumpyTensors(config))
-    for epoch in (0, 7):
-        np.testing.assert_allclose(network.gradient(epoch), expected.gradient(epoch), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(network.gradient(7), expected.gradient(7), rtol=0, atol=1e-11)
     np.testing.assert_allclose(network.logits(), expected.logits(), rtol=0, atol=1e-11)
     np.testing.assert_allclose(network.evaluate(), expected.evaluate(), rtol=1e-6)
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("dropout", [0, 0.25, 0.5])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dropout", [0, 0.25])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("num_training", [30, 2], ids=["", "pruned"])
 def test_fused_layers_have_the_bits_of_their_steps(
@@ -179,28 +173,10 @@ def test_the_network_is_the_textbooks(shape: str) -> None:
     np.testing.assert_allclose(network.gradient(0), expected.numpy(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
-    """Gather and add, as on an NPU, through the whole network: loss and gradient to 1e-12."""
-    part = _part(sparse=True)
-    spec = GcnSpec(**SHAPES[shape])
-    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
-    host, *_ = _networks(part, config)
-    device = _on_device(config, part, TorchDeviceTensors("cpu"))
-    first = device.first_layer
-    edges, features = first.aggregate.edges, {first.own, first.aggregated}
-    assert isinstance(edges, HaloEdges)
-    sparse = [each for one in features if isinstance(one, SparseFeatures) for each in (one.matrix, one.transposed)]
-    for matrix in (edges.owned, edges.remote, *sparse):
-        matrix.csr = None
-    np.testing.assert_allclose(device.local(device.gradient(4)), host.gradient(4), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(device.logits(), host.logits(), rtol=0, atol=1e-12)
-
-
 def test_an_empty_part_adds_nothing_on_any_network() -> None:
     """More ranks than nodes: loss and gradient are zeros of the right length, and no network stumbles."""
     graph = make_graph(3, [])
-    empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
+    empty = parts_of(graph, np.zeros(3, np.int64), 2)[1]
     spec = GcnSpec(hidden=4)
     config = NetworkConfig(plan_layers(spec, 3, 2), spec.dropout, 2, F64)
     for network in _networks(empty, config):
@@ -234,54 +210,13 @@ def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
     rows = np.random.default_rng(0).standard_normal((30, 5))
     expected = dense_a_hat(graph) @ rows
     travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
-    for part in split_parts(graph, order_nodes(graph, np.arange(30) % num_parts, num_parts)):
+    for part in parts_of(graph, np.arange(30) % num_parts, num_parts):
         meter = Meter()
         config, known = NetworkConfig(LAYERS, 0.0, 0, F64), _Known(part, travelling)
         operator = device_network(config, part, MindSporeDeviceTensors(), known, meter).first_layer.aggregate
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, expected[part.owned], rtol=0, atol=1e-12)
         assert meter.read()[1] == part.num_halo * 5 * 8
-
-
-class _Switched(_Known):
-    """The two all-to-alls of a rank that multiplies by its columns, whose answers are known."""
-
-    def __init__(self, parts: Sequence[Part], rank: int, matrix: NDArray[Any], rows: NDArray[Any]) -> None:
-        order, width = np.concatenate([part.owned for part in parts]), rows.shape[1]
-        bounds = [part * width // len(parts) for part in range(len(parts) + 1)]
-        spans = [slice(*pair) for pair in pairwise(bounds)]
-        own, mine = parts[rank].owned, spans[rank]
-        self.sent = iter([
-            np.concatenate([rows[own][:, span].ravel() for span in spans]), (matrix @ rows)[order][:, mine].ravel(),
-        ])  # fmt: skip
-        self.answers = iter([
-            rows[order][:, mine].ravel(), np.concatenate([(matrix @ rows)[own][:, span].ravel() for span in spans]),
-        ])  # fmt: skip
-
-    @override
-    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        np.testing.assert_allclose(send.asnumpy()[:, 0], next(self.sent), rtol=0, atol=1e-12)
-        assert (sum(send_counts), sum(receive_counts)) == (len(send), len(receive))
-        receive.copy_(ms.Tensor(next(self.answers)[:, None]))
-        return Alone()
-
-
-@pytest.mark.parametrize("num_parts", [2, 3])
-def test_mindspores_device_aggregation_divides_columns(num_parts: int) -> None:
-    """Five columns on three ranks, on Ascend by HCCL: what is sent is right, and so is what is made of the answer."""
-    ends = np.random.default_rng(3).integers(0, 30, (60, 2))
-    graph = make_graph(30, [(int(a), int(b)) for a, b in ends])
-    adjacency, slices = slice_nodes(graph, num_parts)
-    parts = [replace(part, adjacency=adjacency) for part in slices]
-    rows = np.random.default_rng(0).standard_normal((30, 5))
-    near = dense_adjacency(graph)
-    degrees = np.maximum(graph.degrees, 1)[:, None]
-    for rank, part in enumerate(parts):
-        switched = _Switched(parts, rank, near, rows)
-        config = NetworkConfig(LAYERS, 0.0, 0, F64, "sage")
-        operator = device_network(config, part, MindSporeDeviceTensors(), switched, Meter()).first_layer.aggregate
-        product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
-        np.testing.assert_allclose(product, (near @ rows / degrees)[part.owned], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("divided", ["nodes", "columns"])
@@ -297,7 +232,7 @@ def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"
         adjacency, slices = slice_nodes(graph, 1)
         part = replace(next(slices), adjacency=adjacency)
     else:
-        part = next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+        part = parts_of(graph)[0]
     spec = GcnSpec(layers=1, dropout=0, conv=conv)
     config = NetworkConfig(plan_layers(spec, 3, 2), 0, 2, F64, conv)
     problem = host_problem(Alone(), 1, config, part, Meter())
@@ -314,13 +249,47 @@ def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"
         assert np.isfinite(np.asarray(network.local(network.gradient(0)))).all()
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_an_evaluation_of_no_numbers_is_no_number(split: str) -> None:
-    """Weights that overflow: the loss of the evaluation is NaN on every network, whichever splits have nodes."""
-    only = np.full(40, {"train": 1, "val": 2, "test": 3}[split], np.uint8)
-    part = replace(_part(sparse=False), split=only)
-    config = NetworkConfig(plan_layers(GcnSpec(hidden=4), 11, 3), 0.5, 2, F64)
-    for network in _networks(part, config):
-        network.flat[:] = 1e308
-        with np.errstate(over="ignore", invalid="ignore"):
-            assert np.isnan(np.asarray(network.local(network.evaluate()))[3])
+def _rounded(numbers: Any) -> NDArray[np.float64]:
+    return torch.from_numpy(np.asarray(numbers, np.float32)).bfloat16().double().numpy()
+
+
+def _product_of_ascend(rows: ms.Tensor, weight: ms.Tensor) -> ms.Tensor:
+    """Multiply as Ascend does: MindSpore's CPU has no bfloat16 product, so that it is float32's, rounded."""
+    assert rows.dtype == weight.dtype
+    if rows.dtype != ms.bfloat16:
+        return ms.ops.matmul(rows, weight)
+    return ms.ops.matmul(rows.astype(ms.float32), weight.astype(ms.float32)).astype(ms.bfloat16)
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_a_device_rounds_rows_and_products(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As dense matrices say of the logits; the gradient is float32's within a hundredth."""
+    monkeypatch.setattr(ms.ops, "mm", _product_of_ascend)
+    ends = np.random.default_rng(3).integers(0, 40, (90, 2))
+    graph = make_graph(40, [(int(a), int(b)) for a, b in ends])
+    graph = replace(graph, features=np.random.default_rng(4).random((40, 11), np.float32))
+    part = parts_of(graph)[0]
+
+    def network(precision: str) -> Network:
+        spec = GcnSpec.model_validate({"dropout": 0, "precision": precision})
+        config = NetworkConfig.of(spec, plan_layers(spec, 11, 2), 2)
+
+        def on_device(tensors: DeviceTensors) -> Network:
+            return device_network(config, part, tensors, Alone(), Meter())
+
+        if framework == "torch":
+            return on_device(TorchDeviceTensors("cpu", is_bfloat16=config.is_bfloat16))
+        return on_device(MindSporeDeviceTensors(is_bfloat16=config.is_bfloat16))
+
+    rough, fine = network("bfloat16"), network("float32")
+    first, last = rough.weights()
+    matrix, rows = dense_a_hat(graph), graph.features
+    if framework == "torch":  # all products and rows; on MindSpore's devices those of the hidden layers
+        hidden = _rounded(np.maximum(_rounded(_rounded(matrix @ _rounded(rows)) @ _rounded(first)), 0))
+    else:
+        hidden = np.maximum(matrix @ rows @ first, 0)
+    expected = (matrix @ _rounded(_rounded(hidden) @ _rounded(last)))[part.owned]
+    assert np.median(np.abs(rough.logits() - expected)) < 1e-6
+    assert np.median(np.abs(fine.logits() - expected)) > 1e-4
+    gradient, exact = (np.asarray(one.local(one.gradient(0)), np.float64) for one in (rough, fine))
+    assert 0 < np.linalg.norm(gradient - exact) < 0.01 * np.linalg.norm(exact)

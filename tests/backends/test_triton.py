@@ -14,8 +14,6 @@ from triton import language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from threaded_ranks import on_every_rank
-from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn import triton_kernels
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 
@@ -47,18 +45,6 @@ def test_without_a_compiler_torch_trains(refusal: Exception, monkeypatch: pytest
     with pytest.warns(UserWarning, match=f"{first_line}: install a C compiler and Python's headers"):
         tensors = TorchDeviceTensors("cpu", is_fused=True)
     assert tensors.kernels is None
-
-
-def test_ranks_agree_on_the_kernels() -> None:
-    """One whose host has no compiler: all take torch's operations, since only kernels are recorded as a CUDA graph."""
-    made = [TorchDeviceTensors("cpu", is_fused=False) for _ in range(2)]
-    made[1].kernels = triton_kernels
-
-    def work(rank: int, collectives: Collectives) -> None:
-        made[rank].agree(collectives)
-
-    on_every_rank(2, work)
-    assert [tensors.kernels for tensors in made] == [None, None]
 
 
 _SUMS = {"fp64": tl.float64, "fp32": tl.float32, "bf16": tl.float32}

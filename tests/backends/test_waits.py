@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import distributed
 
-from unilaunch.interfaces.backend import measured
 from unilaunch_torch import waits
 from unilaunch_torch.waits import Sampling, measure_waits, returns_at_once
 
@@ -57,42 +56,6 @@ def test_long_steps_are_all_measured_of_short_ones_some(
         assert sampling.is_on == measured[-1]
     assert sum(measured) == expected
     assert measured[:10] == [True] * 10
-
-
-def test_a_program_without_ddp_is_measured(clock: Callable[[float], None]) -> None:
-    """From its begin, and again soon after its last step of DDP."""
-    sampling = Sampling()
-    assert sampling.is_on
-    for _ in range(11):
-        sampling.step()
-    assert not sampling.is_on
-    clock(101.0)
-    assert sampling.is_on
-
-
-def test_a_wait_is_told_and_one_that_fails_is_dropped() -> None:
-    """With its seconds if it is sampled; the queue of operations is emptied before and after it."""
-    events: list[str] = []
-
-    class Work:
-        def wait(self, *, fails: bool = False) -> str:
-            events.append("wait")
-            if fails:
-                raise ConnectionError
-            return "done"
-
-    sampled = iter([True, False, True])
-    wait = measured(
-        Work.wait,
-        _Noted(events),
-        lambda: next(sampled),
-        lambda: events.append("emptied"),
-    )
-    assert (wait(Work()), wait(Work())) == ("done", "done")
-    assert events == ["emptied", "begin", "wait", "emptied", "measured True", "begin", "wait", "not measured"]
-    with pytest.raises(ConnectionError):
-        wait(Work(), fails=True)
-    assert events[8:] == ["emptied", "begin", "wait", "dropped"]
 
 
 @pytest.mark.parametrize(("backends", "has_device", "expected"), [

@@ -9,19 +9,19 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphs_by_hand import parts_of
 from unilaunch.errors import SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.checkpoint import History
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, count_weights, plan_layers
-from unilaunch_gcn.memory import Share, forecast_memory, host_memory, refuse_graph, share_of_graph, share_of_part
+from unilaunch_gcn.memory import forecast_memory, host_memory, refuse_graph, share_of_graph, share_of_part
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.options import refuse_options
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import TEST, TRAIN, Graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 
 def _graph(nodes: int, features: Any) -> Graph:
@@ -32,11 +32,8 @@ def _graph(nodes: int, features: Any) -> Graph:
 
 
 @pytest.mark.parametrize("options", [
-    {"hidden": 256},
-    {"hidden": 256, "layers": 4},
     {"hidden": 256, "layers": 4, "dropout": 0.0},
     {"hidden": 256, "precision": "float64"},
-    {"hidden": 256, "conv": "sage"},
     {"hidden": 256, "conv": "sage", "layers": 4},
     {"hidden": 32, "conv": "gat", "layers": 3},
     {"hidden": 256, "layers": 4, "bias": True, "layer_norm": True, "residual": True},
@@ -44,7 +41,7 @@ def _graph(nodes: int, features: Any) -> Graph:
 def test_rows_are_those_that_live_at_once(options: dict[str, Any]) -> None:
     """Bytes of numpy's arrays in a gradient; and after it none of the rows is kept for an evaluation."""
     graph = _graph(4000, np.ones((4000, 32), np.float32))
-    part = next(split_parts(graph, order_nodes(graph, np.zeros(4000, np.int64), 1)))
+    part = parts_of(graph)[0]
     spec = GcnSpec(**options)
     layers = plan_layers(spec, 32, 5)
     config = NetworkConfig.of(spec, layers, 0)
@@ -63,20 +60,6 @@ def test_rows_are_those_that_live_at_once(options: dict[str, Any]) -> None:
     assert forecast == pytest.approx(peak, rel=bound)
 
 
-@pytest.mark.parametrize(("hidden", "gigabytes"), [(4000, (22, 26)), (20_000, (110, 125))])
-def test_wide_weights_of_sparse_features(hidden: int, gigabytes: tuple[int, int]) -> None:
-    """200,000 sparse columns: 28 bytes for each weight; of 4,000 hidden a run took 22 GiB and more."""
-    share = Share(
-        rows=[2000] * 3, nodes=2000, halo=0, sent=0, edges=16_000, num_features=200_000,
-        feature_type=np.dtype(np.float32), entries=60_000,
-        is_directed=False, has_weights=False, num_parts=1,
-    )  # fmt: skip
-    spec = GcnSpec(hidden=hidden)
-    memory = forecast_memory(spec, plan_layers(spec, 200_000, 5), share, "torch")
-    assert gigabytes[0] < memory.peak / 1e9 < gigabytes[1]
-    assert memory.features < 10_000_000
-
-
 @pytest.mark.parametrize(("kind", "precision", "kept", "copied"), [
     ("float32", "float32", 4, 0), ("float64", "float32", 8, 4), ("float16", "float32", 2, 4),
     ("int32", "float32", 4, 4), ("float64", "float64", 8, 0), ("float32", "float64", 4, 8),
@@ -87,7 +70,7 @@ def test_features_count_in_their_own_type(kind: str, precision: Any, kept: int, 
     A_hat X is another array, but stands in the place of the copy or of X where sage does not need X too.
     """
     graph = _graph(400, np.ones((400, 1000), kind))
-    part = next(split_parts(graph, order_nodes(graph, np.zeros(400, np.int64), 1)))
+    part = parts_of(graph)[0]
     made = np.dtype(precision).itemsize
     all_three, in_place = kept + copied + made, (kept + made if copied else made)
     cases: Any = (("gcn", 0.5, all_three), ("sage", 0.0, all_three), ("gcn", 0.0, in_place))

@@ -1,19 +1,26 @@
-"""The small pieces of the training: layers' order, weights, loss, optimiser, counts."""
+"""The small pieces of the training: layers' order, weights, losses and metrics of each task, optimiser."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from graphs_by_hand import make_graph
-from unilaunch_gcn.aggregation import node_scales
-from unilaunch_gcn.layers import count_decayed, initial_weights, plan_layers, views
+from graphs_by_hand import make_graph, parts_of
+from unilaunch.rendezvous.alone import Alone
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, count_decayed, initial_weights, plan_layers, views
+from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors
 from unilaunch_gcn.objective import TrainingLoss, objective_of
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_device import TorchDeviceTensors
+from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 
@@ -48,60 +55,6 @@ def test_weights_are_glorots_and_always_the_same() -> None:
     assert flat[0] == 7.0
 
 
-def test_a_hat_is_the_papers() -> None:
-    """D^-1/2 (A + I) D^-1/2 of a path of three nodes and an isolated one."""
-    graph = make_graph(4, [(0, 1), (1, 2)])
-    scales = node_scales("gcn", graph.strengths, np.ones(4, np.float32))
-    assert scales.left is scales.right
-    np.testing.assert_allclose(scales.left**2, [1 / 2, 1 / 3, 1 / 2, 1])
-    np.testing.assert_array_equal(scales.loops, np.ones(4))
-
-
-def test_the_mean_of_no_neighbours_is_nothing() -> None:
-    """GraphSAGE's: rows sum to 1, an isolated node's to 0; the node itself does not count."""
-    graph = make_graph(4, [(0, 1), (1, 2)])
-    scales = node_scales("sage", graph.strengths, np.ones(4, np.float32))
-    np.testing.assert_allclose(scales.left * graph.strengths, [1, 1, 1, 0])
-    assert not scales.loops.any()
-
-
-def _part(num_train: int) -> Part:
-    graph = make_graph(9, [(0, 1)])
-    split = np.full(9, VAL, np.uint8)
-    split[:num_train] = TRAIN
-    split[7:] = TEST
-    graph = type(graph)(graph.indptr, graph.indices, graph.features, np.arange(9) % 3, split, 3)
-    return next(split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1)))
-
-
-@pytest.mark.parametrize("num_train", [0, 1, 5])
-def test_loss_is_torchs_cross_entropy(num_train: int) -> None:
-    """Value and gradient; without training nodes exactly nothing, and no NaN."""
-    part = _part(num_train)
-    logits = np.random.default_rng(0).standard_normal((9, 3)) * 30
-    loss, gradient = TrainingLoss(objective_of(part), part, logits.dtype).value_and_gradient(logits.copy())
-    tensor = torch.from_numpy(logits).requires_grad_()
-    labels = torch.from_numpy(part.labels)[:num_train]
-    expected = torch.nn.functional.cross_entropy(tensor[:num_train], labels, reduction="sum") / max(1, num_train)
-    expected.backward()  # type: ignore[no-untyped-call]
-    assert loss == pytest.approx(expected.item(), abs=1e-13)
-    assert tensor.grad is not None
-    np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=0, atol=1e-15)
-
-
-def test_counts_and_validation_loss() -> None:
-    """Against the plain loop."""
-    part = _part(3)
-    logits = np.random.default_rng(1).standard_normal((9, 3)).astype(np.float32)
-    right = [sum(logits[i].argmax() == part.labels[i] for i in range(9) if part.split[i] == use) for use in (1, 2, 3)]
-    loss = -sum(
-        np.log(np.exp(np.float64(logits[i])) / np.exp(np.float64(logits[i])).sum())[part.labels[i]]
-        for i in range(9)
-        if part.split[i] == VAL
-    )
-    np.testing.assert_allclose(objective_of(part).evaluate(logits, part), [*right, loss], rtol=1e-12)
-
-
 @pytest.mark.parametrize("options", [{}, {"bias": True, "layer_norm": True}], ids=["plain", "bias and norm"])
 @pytest.mark.parametrize(("conv", "matrices"), [("gcn", 1), ("sage", 2)])
 def test_l2_is_for_the_matrices_of_the_first_layer(
@@ -133,11 +86,97 @@ def test_adam_is_torchs(kind: str) -> None:
     np.testing.assert_allclose(np.asarray(flat), torch.cat([decayed, free]).detach().numpy(), rtol=0, atol=1e-12)
 
 
-def test_no_owned_node_is_no_loss_and_no_answer() -> None:
-    """An empty part adds exactly nothing, and nothing warns."""
-    graph = make_graph(3, [(0, 1)])
-    empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
-    logits = np.zeros((0, 2), np.float32)
-    loss, gradient = TrainingLoss(objective_of(empty), empty, logits.dtype).value_and_gradient(logits)
-    assert (loss, gradient.shape) == (0.0, (0, 2))
-    np.testing.assert_array_equal(objective_of(empty).evaluate(logits, empty), [0, 0, 0, 0])
+TASKS = ["classes", "multilabel", "regression", "several numbers"]
+_DRAW = np.random.default_rng(0)
+LABELS: dict[str, NDArray[Any]] = {
+    "classes": np.arange(40) % 3,
+    "multilabel": (_DRAW.random((40, 3)) < 0.4).astype(np.uint8),
+    "regression": _DRAW.standard_normal(40).astype(np.float32),
+    "several numbers": _DRAW.standard_normal((40, 3)).astype(np.float32),
+}
+TORCH = {
+    "classes": torch.nn.CrossEntropyLoss(),
+    "multilabel": torch.nn.BCEWithLogitsLoss(),
+    "regression": torch.nn.MSELoss(),
+    "several numbers": torch.nn.MSELoss(),
+}
+
+
+def _part(task: str, num_parts: int = 1) -> Part:
+    ends = np.random.default_rng(3).integers(0, 40, (90, 2))
+    plain = make_graph(40, [(int(a), int(b)) for a, b in ends])
+    labels = LABELS[task].copy()
+    if labels.dtype == np.float32:
+        labels[0] = np.nan  # unknown, and in no split
+    features = np.random.default_rng(1).random((40, 6), np.float32)
+    graph = replace(plain, labels=labels, features=features, num_classes=1 if task == "regression" else 3)
+    return parts_of(graph, np.zeros(40, np.int64), num_parts)[-1]
+
+
+def _targets(part: Part, use: int, width: int) -> torch.Tensor:
+    labels = torch.from_numpy(np.array(part.labels)[part.split == use])
+    return labels if labels.dtype == torch.int64 else labels.double().reshape(-1, width)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_training_loss_is_torchs_mean(task: str) -> None:
+    """Value and gradient; also of scores so large that a naive formula overflows."""
+    part = _part(task)
+    objective = objective_of(part)
+    scores = np.random.default_rng(2).standard_normal((40, objective.num_outputs)) * 300
+    value, gradient = TrainingLoss(objective, part, scores.dtype).value_and_gradient(scores.copy())
+    tensor = torch.from_numpy(scores).requires_grad_()
+    expected = TORCH[task](tensor[part.split == TRAIN], _targets(part, TRAIN, objective.num_outputs))
+    expected.backward()
+    assert value == pytest.approx(expected.item(), rel=1e-12)
+    assert tensor.grad is not None
+    np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_metrics_are_the_textbooks(task: str) -> None:
+    """Validation loss, accuracy, micro-F1, MAE and RMSE of each split; of an empty one nothing."""
+    part = _part(task)
+    objective = objective_of(part)
+    scores = np.random.default_rng(2).standard_normal((40, objective.num_outputs))
+    found = objective.metrics(objective.evaluate(scores, part), part.split_sizes)
+    loss = TORCH[task](torch.from_numpy(scores[part.split == VAL]), _targets(part, VAL, objective.num_outputs))
+    assert found["val_loss"] == pytest.approx(loss.item(), rel=1e-12)
+    own, labels = scores[part.split == TEST], np.array(part.labels)[part.split == TEST]
+    if task == "classes":
+        assert found["test_accuracy"] == (own.argmax(axis=1) == labels).mean()
+    elif task == "multilabel":
+        said, has = own > 0, labels > 0
+        precision, recall = (said & has).sum() / said.sum(), (said & has).sum() / has.sum()
+        assert found["test_micro_f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    else:
+        errors = own - labels.reshape(own.shape)
+        assert found["test_mae"] == pytest.approx(np.abs(errors).mean())
+        assert found["test_rmse"] == pytest.approx((errors**2).mean() ** 0.5)
+    sizes = (part.split_sizes[0], 0, part.split_sizes[2])
+    counts = objective.evaluate(scores, replace(part, split=np.where(part.split == VAL, 0, part.split)))
+    empty = objective.metrics(counts, sizes)
+    assert {value for name, value in empty.items() if name.startswith("val")} == {None}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_part_without_nodes_adds_nothing(task: str) -> None:
+    """Neither to the loss nor to the counts, and nothing warns."""
+    part = _part(task, 2)
+    objective = objective_of(part)
+    scores = np.zeros((0, objective.num_outputs), np.float32)
+    loss, gradient = TrainingLoss(objective, part, scores.dtype).value_and_gradient(scores)
+    assert (loss, gradient.shape) == (0.0, scores.shape)
+    assert not objective.evaluate(scores, part).any()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_device_trains_each_task_alike(task: str) -> None:
+    """Loss, gradient and evaluation on tensors of either framework are those of the host's arrays: to 1e-12."""
+    part, spec = _part(task), GcnSpec(hidden=4)
+    config = NetworkConfig(plan_layers(spec, 6, part.num_classes), 0.5, 2, np.dtype(np.float64))
+    host = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), TorchTensors())
+    for tensors in (TorchDeviceTensors("cpu"), MindSporeDeviceTensors()):
+        other = device_network(config, part, tensors, Alone(), Meter())
+        np.testing.assert_allclose(np.asarray(other.local(other.gradient(3))), host.gradient(3), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(np.asarray(other.local(other.evaluate())), host.evaluate(), rtol=1e-6)

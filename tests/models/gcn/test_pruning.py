@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_graphs, make_graph
+from graphs_by_hand import Cut, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
@@ -22,11 +22,10 @@ from unilaunch_gcn.pruning import prune
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_graph.data.graph import TRAIN, VAL, Graph
+from unilaunch_graph.data.graph import TRAIN, VAL
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.statistics import count, count_pruned
 
@@ -36,17 +35,13 @@ F64 = np.dtype(np.float64)
 WIDTH = 3
 
 
-def _parts(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> list[Part]:
-    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-
-
 @given(cut=cut_graphs(), conv=st.sampled_from(["gcn", "sage"]), trained=st.integers(1, 6))
 @settings(max_examples=60)
 def test_pruned_products_are_rows_of_the_whole_ones(cut: Cut, conv: str, trained: int) -> None:
     """Bit by bit, forward and backward; the rows left out have the gradient 0; `plan` counts what is received."""
     graph, owner, num_parts = cut
     graph = replace(graph, split=np.where(np.arange(graph.num_nodes) < trained, TRAIN, VAL).astype(np.uint8))
-    parts = _parts(graph, owner, num_parts)
+    parts = parts_of(graph, owner, num_parts)
     x = np.random.default_rng(0).standard_normal((graph.num_nodes, WIDTH))
 
     def work(rank: int, collectives: Collectives) -> list[tuple[int, ...]]:
@@ -113,9 +108,9 @@ def test_a_pruned_gradient_is_the_whole_one(options: dict[str, Any]) -> None:
         return found
 
     for owner in OWNERS.values():
-        parts = _parts(graph, owner, int(owner.max()) + 1)
+        parts = parts_of(graph, owner)
         gradient, _, expected = on_every_rank(len(parts), _with_part(parts, work))[0]
         assert np.abs(expected).max() > 1e-3
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-12)
-    (whole,) = _parts(graph, OWNERS["one"], 1)
+    (whole,) = parts_of(graph, OWNERS["one"], 1)
     np.testing.assert_allclose(work(whole, Alone(), MindSporeTensors)[0], expected, rtol=0, atol=1e-12)

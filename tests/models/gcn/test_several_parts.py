@@ -1,44 +1,37 @@
 """Several parts in one process: together they are the whole graph, and they move exactly their halo, or less."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph
+from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.aggregation import (
     Aggregation,
     ColumnSwitch,
-    DiagonalScaling,
     aggregation_over_columns,
     aggregation_over_halo,
 )
-from unilaunch_gcn.device import HaloEdges, device_network, edges_on_device
+from unilaunch_gcn.device import device_network
 from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
-from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.kernels import choice
-from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
+from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
@@ -57,10 +50,6 @@ def _are_bytes_of_rows(received: int, rows: int, way: str) -> bool:
     return received <= rows if way == "messages" else received == rows
 
 
-def _parts(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> list[Part]:
-    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-
-
 def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
     """Return the parts' rows in the order of global ids."""
     whole = np.empty((parts[0].num_nodes, rows[0].shape[1]), rows[0].dtype)
@@ -75,7 +64,7 @@ def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
 def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, dtype: type) -> None:
     """The product is the dense one, its own transpose too; each part receives its halo once, and nothing else."""
     graph, owner, num_parts = cut
-    parts = _parts(graph, owner, num_parts)
+    parts = parts_of(graph, owner, num_parts)
     x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width)).astype(dtype)
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
@@ -130,21 +119,6 @@ def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str) -> None:
     assert sum(count for _, _, count in results) == 4 * 8 * (graph.num_nodes * width - stays)
 
 
-def _halo_bytes(graph: Graph, owner: NDArray[np.int64], rank: int, config: NetworkConfig) -> int:
-    """Count, by dense matrices, the bytes that a rank receives in an epoch that leaves out what no loss reaches."""
-    near, own = dense_adjacency(graph), owner == rank
-    levels = [graph.split == TRAIN]
-    for _ in config.layers:
-        found = levels[0] | near[levels[0]].any(axis=0)
-        levels.insert(0, found if 2 * found.sum() <= len(found) else np.ones_like(found))
-    received = 0
-    for layer, entering, leaving in zip(config.layers, levels, levels[1:], strict=False):
-        forward = near[own & leaving].any(axis=0) & ~own
-        backward = near[own & entering].any(axis=0) & ~own & leaving
-        received += layer.width * sum(int(rows.sum()) for rows in (forward, backward)[: layer.exchanges])
-    return 8 * received
-
-
 def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
     ends = np.random.default_rng(3).integers(0, 40, (90, 2))
     plain = make_graph(40, [(int(a), int(b)) for a, b in ends])
@@ -157,7 +131,7 @@ def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
 def test_sparse_features_are_aggregated_once_in_blocks_of_columns(way: str) -> None:
     """Also when their columns fill no whole number of blocks; the ranks exchange block by block."""
     graph = _problem_graph(sparse=True, num_features=600)
-    parts = _parts(graph, np.arange(40) % 3, 3)
+    parts = parts_of(graph, np.arange(40) % 3, 3)
     spec = GcnSpec(dropout=0)
     config = NetworkConfig(plan_layers(spec, 600, 3), 0, 0, F64)
 
@@ -193,11 +167,10 @@ OWNERS = {
         {"hidden": 4, "dropout": 0},
         {"hidden": 20, "layers": 3},
         {"conv": "sage", "bias": True, "layer_norm": True, "residual": True, "hidden": 5, "layers": 4},
-        {"conv": "sage", "hidden": 20, "dropout": 0},
     ],
-    ids=["product first", "aggregated once", "aggregation first", "everything", "means"],
+    ids=["product first", "aggregated once", "aggregation first", "everything"],
 )
-def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str, way: str) -> None:  # noqa: FBT001
+def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str) -> None:  # noqa: FBT001
     """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
     graph = _problem_graph(sparse=sparse)
     spec = GcnSpec(**options)
@@ -209,7 +182,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         return HostNetwork(training_problem(collectives, 1, config, part, meter), TorchTensors())
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        parts = _parts(graph, owner, int(owner.max()) + 1)
+        parts = parts_of(graph, owner)
 
         def work(rank: int, collectives: Collectives) -> tuple[Any, Any]:
             meter = Meter()
@@ -218,10 +191,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
             gradient = mine.gradient(3)
             whole = parts[rank].num_halo * 8 * sum(layer.exchanges * layer.width for layer in config.layers)
             received = meter.read()[1]
-            if kind == "device":
-                assert received == whole
-            else:
-                assert _are_bytes_of_rows(received, _halo_bytes(graph, owner, rank, config), way)
+            assert received == whole if kind == "device" else received <= whole
             counts = mine.evaluate()
             collectives.all_reduce(gradient)
             collectives.all_reduce(counts)
@@ -241,87 +211,24 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         np.testing.assert_allclose(others, counts, rtol=1e-6)
 
 
-@pytest.mark.system
-@pytest.mark.parametrize(
-    "options", [{"layers": 3}, {"layers": 3, "dropout": 0}, {"layers": 4, "residual": True}], ids=str
-)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_kernels_in_c_train_alike(options: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On three parts: the gradient that libraries compute; on one part both frameworks have the same bits."""
-    graph = _problem_graph(sparse=False)
-    spec = GcnSpec.model_validate({"hidden": 20, "precision": precision, **options})
-    config = NetworkConfig.of(spec, plan_layers(spec, 11, 3), 2)
-    parts = _parts(graph, OWNERS["three, mixed"], 3)
-
-    def gradient(part: Part, collectives: Collectives, tensors: type[Tensors] = TorchTensors) -> NDArray[Any]:
-        problem = training_problem(collectives, 1, config, part, Meter())
-        assert isinstance(problem.kernels, PortableKernels) == (choice._MANY > 0)
-        found: NDArray[Any] = HostNetwork(problem, tensors()).gradient(3)
-        collectives.all_reduce(found)
-        return found
-
-    def train(many: int) -> NDArray[Any]:
-        monkeypatch.setattr(choice, "_MANY", many)
-        return on_every_rank(3, lambda rank, collectives: gradient(parts[rank], collectives))[0]
-
-    expected, found = train(1 << 20), train(0)
-    near = 0.02 if config.is_bfloat16 else 1e-5
-    np.testing.assert_allclose(found, expected, rtol=0, atol=near * np.abs(found).max())
-    np.testing.assert_array_equal(train(0), found)
-    (whole,) = _parts(graph, OWNERS["one"], 1)
-    of_torch = gradient(whole, Alone())
-    np.testing.assert_array_equal(gradient(whole, Alone(), MindSporeTensors), of_torch)
+def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
+    return aggregation_over_halo(
+        part,
+        HaloExchange(part, Alone(), Meter(), Exact()),
+        threads,
+        "gcn",
+        dtype,
+    )
 
 
-def _on_device(part: Part, conv: str, collectives: Collectives, meter: Meter) -> Aggregation:
-    tensors = TorchDeviceTensors("cpu")
-    scaling = DiagonalScaling.of(part, conv, F64, tensors.tensor)
-    return Aggregation(edges_on_device(part, F64, tensors, collectives, meter), scaling)
+def _random_graph(num_nodes: int, num_edges: int) -> Graph:
+    ends = np.random.default_rng(3).integers(0, num_nodes, (num_edges, 2))
+    return make_graph(num_nodes, [(int(a), int(b)) for a, b in ends])
 
 
-@given(cut_graphs())
-@settings(max_examples=30)
-def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
-    """By CSR and by gather and add, over any parts."""
-    graph, owner, num_parts = cut
-    parts = _parts(graph, owner, num_parts)
-    x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
-
-    def work(rank: int, collectives: Collectives) -> list[Any]:
-        operator = _on_device(parts[rank], "gcn", collectives, Meter())
-        assert isinstance(operator.edges, HaloEdges)
-        rows = torch.from_numpy(x[parts[rank].owned])
-        by_csr = operator.matmat(rows).numpy()
-        operator.edges.owned.csr = operator.edges.remote.csr = None
-        return [by_csr, operator.matmat(rows).numpy()]
-
-    for products in zip(*on_every_rank(num_parts, work), strict=True):
-        np.testing.assert_allclose(_whole(parts, list(products)), dense_a_hat(graph) @ x, rtol=0, atol=1e-12)
-
-
-@given(cut=cut_graphs(), width=st.integers(1, 5), conv=st.sampled_from(["gcn", "sage"]))
-@settings(max_examples=40)
-def test_columns_on_a_device_are_the_hosts(cut: Cut, width: int, conv: str) -> None:
-    """Product, transpose and bytes."""
-    graph, _, num_parts = cut
-    adjacency, slices = slice_nodes(graph, num_parts)
-    parts = [replace(part, adjacency=adjacency) for part in slices]
-    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
-
-    def on_the_host(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
-        part, meter = parts[rank], Meter()
-        operator = aggregation_over_columns(part, ColumnSwitch(part, adjacency, collectives, meter), 1, conv, F64)
-        return operator.matmat(x[part.owned]), operator.rmatmat(y[part.owned]), meter.read()[1]
-
-    def on_a_device(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
-        part, meter = parts[rank], Meter()
-        operator = _on_device(part, conv, collectives, meter)
-        products = (step(torch.from_numpy(rows[part.owned])) for step, rows in
-                    ((operator.matmat, x), (operator.rmatmat, y)))  # fmt: skip
-        product, back = (tensor.numpy() for tensor in products)
-        return product, back, meter.read()[1]
-
-    for host, device in zip(on_every_rank(num_parts, on_the_host), on_every_rank(num_parts, on_a_device), strict=True):
-        for mine, theirs in zip(host[:2], device[:2], strict=True):
-            np.testing.assert_allclose(theirs, mine, rtol=0, atol=1e-12)
-        assert device[2] == host[2]
+def test_threads_do_not_change_a_bit() -> None:
+    """Rows are shared out, sums are not."""
+    part = parts_of(_random_graph(9000, 60000))[0]
+    rows = np.random.default_rng(0).standard_normal((9000, 17)).astype(np.float32)
+    one, three = (_aggregation(part, threads, np.dtype(np.float32)).matmat(rows) for threads in (1, 3))
+    np.testing.assert_array_equal(one, three)

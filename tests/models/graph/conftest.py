@@ -1,17 +1,26 @@
-"""What the tests of the data sets share: real files, and a writer of Planetoid's format."""
+"""What the tests share: torch's default type, real data sets, and a writer of Planetoid's format."""
 
 import hashlib
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from unilaunch_graph.data import planetoid
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Torch's default type, while the test runs."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="session")

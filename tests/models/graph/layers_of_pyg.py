@@ -137,42 +137,8 @@ CASES: dict[str, Case] = {
     "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), _weighted),
     "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), _attributed),
 }
-#: The classes that `distribute` refuses, made as far as the refusal needs it.
-REFUSED: dict[str, Callable[[], Layer]] = {
-    "HypergraphConv": lambda: nn.HypergraphConv(W, W),
-    "PANConv": lambda: nn.PANConv(W, W, filter_size=2),
-    "WLConv": nn.WLConv,
-    "SuperGATConv": lambda: nn.SuperGATConv(W, W),
-    "HGTConv": lambda: nn.HGTConv(W, W, (["a"], [("a", "to", "a")])),
-    "HANConv": lambda: nn.HANConv(W, W, (["a"], [("a", "to", "a")])),
-    "HeteroConv": lambda: nn.HeteroConv({("a", "to", "a"): nn.SAGEConv(W, W)}),
-    "DirGNNConv": lambda: nn.DirGNNConv(nn.SAGEConv(W, W)),
-    "MeshCNNConv": lambda: nn.MeshCNNConv(W, W),
-}
-
 #: The classes that the check by numbers refuses.
 BY_NUMBERS: dict[str, Callable[[], Layer]] = {"GPSConv": lambda: nn.GPSConv(W, nn.SAGEConv(W, W), heads=2)}
-
-
-def _bare(kind: type[Layer]) -> Callable[[], Layer]:
-    """Return what makes a module without its constructor, which needs a library that is not installed with PyG."""
-
-    def make() -> Layer:
-        layer = kind.__new__(kind)
-        torch.nn.Module.__init__(layer)
-        return layer
-
-    return make
-
-
-#: Refused classes whose constructors need pylibcugraphops, pyg-lib or dgNN.
-BARE = {
-    kind.__name__: _bare(kind)
-    for kind in (
-        nn.CuGraphGATConv, nn.CuGraphRGCNConv, nn.CuGraphSAGEConv, nn.DynamicEdgeConv, nn.FusedGATConv, nn.GravNetConv,
-        nn.XConv,
-    )
-}  # fmt: skip
 
 
 def spline_basis(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.aggregation import kernels_of
@@ -61,8 +61,7 @@ def _dense(graph: Graph) -> NDArray[Any]:
 def test_products_are_the_halos_with_the_fewest_messages(cut: Cut) -> None:
     """W and its transpose, with weights, loops and parallel edges; repeats have the same bits."""
     graph, owner, num_parts = cut
-    structure = graph.structure() if graph.is_directed else graph
-    parts = list(split_parts(graph, order_nodes(structure, owner, num_parts)))
+    parts = parts_of(graph, owner, num_parts)
     x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, ...]:

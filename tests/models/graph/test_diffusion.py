@@ -1,27 +1,15 @@
 """Graph diffusion: against the dense formula, and what it is for."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loguru import logger
 from numpy.typing import NDArray
 
 from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
-from threaded_ranks import on_every_rank
-from unilaunch.interfaces.backend import Collectives
-from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.data import diffusion
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 F64 = np.dtype(np.float64)
 
@@ -76,52 +64,3 @@ def test_a_large_graph_is_diffused_by_pushes(monkeypatch: pytest.MonkeyPatch) ->
     root = (graph.degrees + 1) ** 0.5
     assert (pushed <= exact + 1e-7).all()
     assert (exact - pushed <= diffusion.RESIDUAL * root[:, None] * root * 1.01 + 1e-7).all()
-
-
-def test_weighted_parts_are_the_weighted_graph() -> None:
-    """Weights and loops go with their nodes and edges into the parts."""
-    graph = diffuse(_communities(), Diffusion(0.1, 6, None))
-    parts = list(split_parts(graph, order_nodes(graph, np.arange(120) * 7 % 3, 3)))
-    x = np.random.default_rng(1).standard_normal((120, 4))
-
-    def work(rank: int, collectives: Collectives) -> NDArray[np.float64]:
-        halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
-        operator = aggregation_over_halo(parts[rank], halo, 1, "gcn", F64)
-        return np.asarray(operator.matmat(x[parts[rank].owned]))
-
-    whole = np.empty_like(x)
-    for part, own in zip(parts, on_every_rank(3, work), strict=True):
-        whole[part.owned] = own
-    weights = _weights(graph)
-    scale = weights.sum(axis=1) ** -0.5
-    np.testing.assert_allclose(whole, scale[:, None] * weights * scale @ x, rtol=0, atol=1e-6)
-
-
-@pytest.mark.system
-def test_it_makes_cora_more_accurate(shared_datasets: Path) -> None:
-    """One of the benchmark's ten draws."""
-    script = Path(__file__).parents[3] / "benchmarks" / "diffusion.py"
-    line = [sys.executable, str(script), "--draws", "1", "--data-dir", str(shared_datasets)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        (Diffusion(0.9, 128, 0.5), ["--gdc-threshold 0.5 keeps no edge between two nodes", "take a lower number"]),
-        (Diffusion(0.9, 1, None), ["--gdc-top-k 1 keeps no edge between two nodes", "take a higher number"]),
-        (Diffusion(0.1, 128, None), []),
-    ],
-)
-def test_a_diffusion_without_an_edge_is_warned_of(how: Diffusion, words: list[str]) -> None:
-    """The training then goes on without neighbours, as one of PyG's would. A graph without edges is no news."""
-    warnings: list[str] = []
-    sink = logger.add(lambda message: warnings.append(str(message)), level="WARNING", format="{message}")
-    try:
-        assert bool(len(diffuse(_communities(), how).indices)) != bool(words)
-        diffuse(make_graph(3, []), how)
-    finally:
-        logger.remove(sink)
-    assert len(warnings) == bool(words)
-    assert all(word in warnings[0] for word in words)

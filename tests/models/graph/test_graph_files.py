@@ -76,7 +76,7 @@ def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any])
     assert dtypes == [np.int64, np.int32, np.float64, np.int64, np.uint8]
 
 
-@pytest.mark.parametrize("dtype", ["i1", "u2", "<i4", ">i4", "i8", "u8"])
+@pytest.mark.parametrize("dtype", ["i1", ">i4", "u8"])
 def test_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, dtype: str) -> None:
     """Also int64, which other libraries write, and unsigned ones."""
     assert _load(tmp_path, {**PLAIN, "edge_index": EDGES.astype(dtype)}).indices.tolist() == [1, 0, 2, 1, 5, 4]
@@ -155,12 +155,7 @@ def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
         "directed edges were given: symmetrised, with the mean of both directions' weights",
     ]
     both, changes = _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2, 3, 3, 4, 4])}).symmetrised()
-    assert [edge[2] for edge in _triples(both)] == [2, 2, 3, 3, 4, 4]
-    assert changes == []
-
-
-def test_one_weight_in_each_direction_is_directed(tmp_path: Path) -> None:
-    """The structure alone does not make a graph symmetric."""
+    assert ([edge[2] for edge in _triples(both)], changes) == ([2, 2, 3, 3, 4, 4], [])
     assert _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2.5, 3, 3, 4, 4])}).is_directed
 
 
@@ -195,12 +190,14 @@ def test_labels_say_the_task(tmp_path: Path, y: Any, task: Task, width: int) -> 
     assert (graph.split == TRAIN).any()
 
 
-def test_zeros_and_ones_as_floats_are_warned_of(tmp_path: Path, logged: list[str]) -> None:
-    """PyG holds labels as floats for its loss; here floats are numbers to predict."""
-    for y, count in ((np.linspace(0, 1, 6), 0), (np.array([0, 1, 0, 1, 0, 0.0]), 1), (np.eye(6, 2), 2)):
-        assert task_of(_load(tmp_path, {**PLAIN, "y": y}, seed=1).labels) is Task.REGRESSION
-        assert len(logged) == count
-    assert "y has only 0 and 1, but as floats" in logged[0]
+def test_what_may_be_a_slip_is_said(tmp_path: Path, logged: list[str]) -> None:
+    """PyG holds labels as floats for its loss, and here floats are numbers; an array whose name nobody reads."""
+    assert task_of(_load(tmp_path, {**PLAIN, "y": np.linspace(0, 1, 6)}, seed=1).labels) is Task.REGRESSION
+    assert logged == []
+    assert task_of(_load(tmp_path, {**PLAIN, "y": np.eye(6, 2)}, seed=1).labels) is Task.REGRESSION
+    _load(tmp_path, {**PLAIN, "trainmask": MASKS["train_mask"]}, seed=1)
+    words = ["y has only 0 and 1, but as floats", "own.npz: arrays that are not used: trainmask"]
+    assert [word in line for word, line in zip(words, logged, strict=True)] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -211,50 +208,29 @@ def test_zeros_and_ones_as_floats_are_warned_of(tmp_path: Path, logged: list[str
         ([0, np.nan, 2, 1, 0.5, 0], None),
         ([0, np.nan, 709, 1, 5, 0], None),
         ([0, np.nan, -1, 1, 5, 0], None),
-        ([[0, 1], [np.nan, 0], [2, 1], [1, 1], [0, 1], [0, 1]], None),
     ],
-    ids=["classes", "a column", "a fraction", "no number of a node", "below 0", "columns"],
+    ids=["classes", "a column", "a fraction", "no number of a node", "below 0"],
 )
 def test_nan_beside_classes_is_an_unknown_class(tmp_path: Path, y: Any, labels: list[int] | None) -> None:
     """As papers100M has them: they were numbers to predict, of which cross entropy is 0. Other NaN are unknown too."""
-    for kind in (np.float32, np.float64):
-        graph = _load(tmp_path, {**PLAIN, "y": np.array(y, kind)})
-        if labels is None:
-            assert task_of(graph.labels) is Task.REGRESSION
-            np.testing.assert_array_equal(graph.labels, np.array(y, kind))
-        else:
-            assert graph.labels.dtype == np.int64
-            assert graph.num_classes == 3
-            assert graph.labels.tolist() == labels
-        assert not graph.split[np.isnan(y).reshape(6, -1).any(1)].any()
+    graph = _load(tmp_path, {**PLAIN, "y": np.array(y, np.float32)})
+    assert task_of(graph.labels) is (Task.CLASSES if labels else Task.REGRESSION)
+    np.testing.assert_array_equal(graph.labels, labels or np.array(y, np.float32))
+    assert not graph.split[np.isnan(y).reshape(6, -1).any(1)].any()
 
 
 def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
-    """60 %, 20 %, 20 %; a mask for a node without a value is refused."""
+    """60 %, 20 %, 20 %, of any nodes; a mask for a node without a value is refused."""
     many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400.0)}
-    assert np.bincount(_load(tmp_path, many).split).tolist() == [0, 240, 80, 80]
+    split = _load(tmp_path, many).split
+    assert np.bincount(split).tolist() == [0, 240, 80, 80]
+    assert 90 < (split[:200] == TRAIN).sum() < 150
     with pytest.raises(InputError, match=r"node 0 is in a mask, but its label is unknown: y\[0\] is nan"):
         _load(tmp_path, {**MASKED, "y": _with(np.full(6, 0.5), 0, np.nan)})
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_split_that_is_drawn_is_said(tmp_path: Path, logged: list[str], seed: int) -> None:
-    """That of the OGB stands beside the data. Who gives a seed knows."""
-    _load(tmp_path, PLAIN, seed)
-    assert len(logged) == 1 - seed
-    assert all("a split is drawn" in line and "split=dataset.get_idx_split()" in line for line in logged)
-    _load(tmp_path, MASKED)
-    _load(tmp_path, _changed(PLAIN, y=None))
-    assert len(logged) == 1 - seed
-
-
-def test_masks_are_the_split(tmp_path: Path) -> None:
-    """A node in no mask is not used."""
-    assert _load(tmp_path, MASKED).split.tolist() == [TRAIN, TRAIN, VAL, TEST, NONE, NONE]
-
-
 def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
-    """The same seed draws the same split, another one another; the seed is part of the identity."""
+    """The same seed draws the same split, another one another; the seed is part of the identity. Masks are a split."""
     many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400) % 4}
     first, again, other = (_load(tmp_path, many, seed) for seed in (1, 1, 2))
     assert np.bincount(first.split).tolist() == [0, 80, 120, 200]
@@ -263,12 +239,7 @@ def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
     path = str(tmp_path / "own.npz")
     identities = [open_dataset(path, None, None, seed, normalize_features=False).identity for seed in (1, 1, 2)]
     assert identities[0] == identities[1] != identities[2]
-
-
-def test_arrays_that_are_not_used_are_named(tmp_path: Path, logged: list[str]) -> None:
-    """A slip in an array's name does not pass in silence."""
-    _load(tmp_path, {**PLAIN, "trainmask": MASKS["train_mask"]}, seed=1)
-    assert logged == [f"WARNING: {tmp_path / 'own.npz'}: arrays that are not used: trainmask\n"]
+    assert _load(tmp_path, MASKED).split.tolist() == [TRAIN, TRAIN, VAL, TEST, NONE, NONE]
 
 
 def _changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -286,64 +257,34 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("half-csr", _changed(CSR, indices=None, x=None), "has no indices"),
     ("no-size", {"edge_index": EDGES}, "has no x, y or num_nodes: how many nodes there are is not known"),
     ("two-sizes", {**PLAIN, "num_nodes": 7}, "num_nodes is 7, but there are 6 nodes"),
-    ("half-features", _changed(SPARSE, x_data=None, x_shape=None), "has no x_data and no x_shape"),
     ("two-forms", {**PLAIN, **CSR}, "has both edge_index and indptr: give one of them"),
     ("half-masks", _changed(MASKED, test_mask=None), "has no test_mask"),
     ("float-edges", _changed(PLAIN, edge_index=EDGES * 1.0), "edge_index must be whole numbers, not float64"),
-    ("flat-edges", _changed(PLAIN, edge_index=EDGES[0]), "edge_index must have shape (2, any), not (6,)"),
     ("transposed", _changed(PLAIN, edge_index=EDGES.T), "edge_index must have shape (2, any), not (6, 2)"),
     ("end", _changed(PLAIN, edge_index=_with(EDGES, (1, 3), 6)), "edge_index[1, 3] is 6; allowed are 0 to 5"),
-    ("negative-end", _changed(PLAIN, edge_index=_with(EDGES, (0, 2), -1)), "edge_index[0, 2] is -1; allowed are 0 to"),
     (
         "huge-end",
         _changed(PLAIN, edge_index=EDGES.astype("u8") + 2**63),
         "edge_index[0, 0] is 9223372036854775808; allowed are 0 to 5",
     ),
-    ("indptr-long", _changed(CSR, indptr=np.arange(9)), "indptr must have 7 entries, one more than rows, not 9"),
     ("indptr-falls", _changed(CSR, indptr=[0, 3, 1, 4, 4, 5, 6]), "indptr[2] is 1, less than 3 before it"),
     ("indptr-end", _changed(CSR, indptr=[0, 1, 3, 4, 4, 5, 9]), "indptr ends with 9, but there are 6 indices"),
     ("indices", _changed(CSR, indices=[1, 0, 2, 1, 5, 6]), "indices[5] is 6; allowed are 0 to 5"),
     ("x-rows", _changed(PLAIN, x=X[:5]), "x must have shape (6, any), not (5, 3)"),
-    ("x-flat", _changed(PLAIN, x=X[:, 0]), "x must have shape (6, any), not (6,)"),
     ("x-empty", _changed(PLAIN, x=X[:, :0]), "x has no column"),
-    ("x-no-row", _changed(PLAIN, x=X[:0], y=None), "x has no row"),
-    ("x-one-number", _changed(PLAIN, x=3.0, y=None), "x must have shape (any, any), not ()"),
-    ("end-without-y", _changed(PLAIN, edge_index=EDGES + 1, y=None), "edge_index[0, 5] is 6; allowed are 0 to 5"),
     ("x-text", _changed(PLAIN, x=X.astype(str)), "x must be numbers, not <U32"),
-    ("x-complex", _changed(PLAIN, x=X * 1j), "x must be numbers, not complex128"),
     ("x-nan", _changed(PLAIN, x=_with(X, (4, 2), np.nan)), "x of node 4 is nan in column 2; it must be finite"),
-    ("x-inf", _changed(PLAIN, x=_with(X, (4, 0), -np.inf)), "x of node 4 is -inf in column 0; it must be"),
     ("x-large", _changed(PLAIN, x=_with(X, (5, 1), 1e300)), "x of node 5 is inf in column 1; it must be finite"),
-    ("sparse-nan", {**SPARSE, **_sparse(_with(X, (4, 2), np.nan))}, "x of node 4 is nan in column 2; it must be"),
     ("sparse-column", _changed(SPARSE, x_shape=(6, 2)), "x_indices[1] is 2; allowed are 0 to 1"),
-    ("sparse-rows", _changed(SPARSE, x_shape=(7, 3)), "x_shape[0] is 7, but y has 6 nodes"),
-    ("sparse-shape", _changed(SPARSE, x_shape=(6, 3, 1)), "x_shape must have shape (2,), not (3,)"),
     ("sparse-wide", _changed(SPARSE, x_shape=(6, 2**40)), "x_shape[1] is 1099511627776; allowed are 0 to 2147483647"),
-    ("sparse-data", _changed(SPARSE, x_data=np.ones(3)), "x_data must have shape (17,), not (3,)"),
-    ("sparse-indptr", _changed(SPARSE, x_indptr=[0, 1]), "x_indptr must have 7 entries, one more than rows, not 2"),
     ("y-text", _changed(PLAIN, y=Y.astype(str)), "y must be whole numbers, not <U"),
     ("y-inf", _changed(PLAIN, y=_with(Y * 1.0, 2, np.inf)), "y of node 2 is infinite as float32"),
     ("y-column", _changed(PLAIN, y=Y[:, None]), "y has shape (6, 1): for classes give (6,), for one label 0/1 bool"),
-    ("y-flags", _changed(PLAIN, y=np.full((6, 2), 2)), "y[0, 0] is 2; allowed are 0 to 1"),
-    ("weight-short", {**PLAIN, "edge_weight": np.ones(5)}, "edge_weight must have shape (6,), not (5,)"),
     ("weight-nan", {**PLAIN, "edge_weight": _with(np.ones(6), 3, np.nan)}, "edge_weight of edge 3 is nan; it must be"),
-    ("attr-flat", {**PLAIN, "edge_attr": np.ones(6)}, "edge_attr must have shape (6, any), not (6,)"),
-    ("attr-inf", {**CSR, "edge_attr": _with(np.ones((6, 2)), (4, 1), np.inf)}, "edge_attr of edge 4 is inf in column"),
-    ("y-low", _changed(PLAIN, y=_with(Y, 3, -2)), "y[3] is -2; allowed are -1 to 5"),
     ("y-high", _changed(PLAIN, y=_with(Y, 3, 10**6)), "y[3] is 1000000; allowed are -1 to 5"),
-    ("y-empty", _changed(PLAIN, y=Y[:0]), "y has no row"),
     ("masks-int", _changed(MASKED, val_mask=MASKS["val_mask"] * 1), "val_mask must be bool, not int64"),
-    ("masks-short", _changed(MASKED, val_mask=MASKS["val_mask"][:3]), "val_mask must have shape (6,), not (3,)"),
-    (
-        "masks-overlap",
-        _changed(MASKED, test_mask=~MASKS["train_mask"]),
-        "node 2 is in more than one of train_mask, val",
-    ),
-    (
-        "masks-unknown",
-        _changed(MASKED, test_mask=np.arange(6) == 4),
-        "node 4 is in a mask, but its label is unknown: y",
-    ),
+    ("overlap", _changed(MASKED, test_mask=~MASKS["train_mask"]), "node 2 is in more than one of train_mask, val"),
+    ("unknown", _changed(MASKED, test_mask=np.arange(6) == 4), "node 4 is in a mask, but its label is unknown: y"),
     ("objects", _changed(PLAIN, y=np.array([0, None, 1, 0, 0, 0])), "is damaged: y: Object arrays cannot be loaded"),
 ]
 
@@ -358,9 +299,9 @@ def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], me
 
 
 @pytest.mark.parametrize("arrays", [
-    _changed(PLAIN, y=None), _changed(SPARSE, y=None), _changed(MASKED, y=None), _changed(PLAIN, y=Y * 0 - 1),
-    _changed(PLAIN, y=Y * np.nan), _changed(MASKED, train_mask=np.zeros(6, bool)),
-], ids=["no-y", "no-y-sparse", "no-y-masks", "y-unknown", "y-nan", "masks-empty"])  # fmt: skip
+    _changed(SPARSE, y=None), _changed(MASKED, y=None), _changed(PLAIN, y=Y * np.nan),
+    _changed(MASKED, train_mask=np.zeros(6, bool)),
+], ids=["no-y-sparse", "no-y-masks", "y-nan", "masks-empty"])  # fmt: skip
 def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, arrays: dict[str, Any]) -> None:
     """It is read and loaded, and refused where a loss is asked for; the nodes are the rows of x."""
     graph = _load(tmp_path, arrays)
@@ -372,83 +313,25 @@ def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, array
         ug.torch.mean(part.x, part.num_train, part)
 
 
-def test_a_seed_for_a_split_that_is_not_drawn_is_refused(tmp_path: Path) -> None:
-    """It had no effect. Of a named data set it is refused before anything is read; masks without y are not used."""
-    with pytest.raises(InputError, match="cora: has its own split, so split_seed=3 draws none: leave it out"):
-        open_dataset("cora", tmp_path / "nothing", None, 3, None)
-    with pytest.raises(InputError, match=r"own\.npz: has its own split, so split_seed=3 draws none: leave it out"):
-        _load(tmp_path, MASKED, 3)
-    assert not _load(tmp_path, _changed(MASKED, y=None), 3).split.any()
-
-
-@pytest.mark.parametrize("kept", [0, 10, -500, -1], ids=str)
-def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
-    """A copy that was cut off is no .npz file."""
-    path = _write(tmp_path, PLAIN)
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"is no \.npz file: truncated, or not written by numpy\.savez"):
-        open_dataset(str(path), None, None, 0, normalize_features=False).load()
-
-
-def test_damaged_files_end_in_a_graph_or_an_input_error(tmp_path: Path) -> None:
-    """Any one wrong byte is refused by a check or by the file's own checksum, or is in what nobody reads."""
-    whole = _write(tmp_path, PLAIN).read_bytes()
-    path = tmp_path / "damaged.npz"
-    outcomes = []
-    for at in range(0, len(whole), 3):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
-        try:
-            outcomes.append(str(open_dataset(str(path), None, None, 0, normalize_features=False).load().num_nodes))
-        except InputError as error:
-            outcomes.append(str(error))
-    assert all(outcome == "6" or outcome.startswith(f"{path}: ") for outcome in outcomes)
-    assert not any("\n" in outcome for outcome in outcomes)
-
-
-def test_a_damaged_folder_ends_in_a_graph_or_an_input_error(tmp_path: Path) -> None:
-    """Any one wrong byte of an array's header; a cut file; an .npz under the name of an array."""
-    for name, array in PLAIN.items():
-        np.save(tmp_path / f"{name}.npy", array)
-    whole, path = (tmp_path / "x.npy").read_bytes(), tmp_path / "x.npy"
-    damaged = [whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :] for at in range(128) for bits in (0x55, 0x01)]
-    outcomes = []
-    for content in [*damaged, *(whole[:kept] for kept in range(0, len(whole), 9)), b"PK\x03\x04", whole]:
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_damaged_files_end_in_a_graph_or_an_input_error(kind: str, tmp_path: Path) -> None:
+    """Any one wrong byte, and any missing end, is refused by a check or by the file's own checksum, or is unread."""
+    path = source = _write(tmp_path, PLAIN)
+    if kind == "folder":
+        source = tmp_path / "own"
+        source.mkdir()
+        for name, array in PLAIN.items():
+            np.save(source / f"{name}.npy", array)
+        path = source / "x.npy"
+    whole, outcomes = path.read_bytes(), []
+    places = range(128) if kind == "folder" else range(0, len(whole), 3)  # the header of an array
+    damaged = [whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :] for at in places]
+    for content in [*damaged, *(whole[:kept] for kept in range(0, len(whole), 99)), b"PK\x03\x04", whole]:
         path.write_bytes(content)
         try:
-            outcomes.append(str(open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load().num_nodes))
+            outcomes.append(str(open_dataset(str(source), None, None, 0, normalize_features=False).load().num_nodes))
         except InputError as error:
             outcomes.append(str(error))
-    np.savez(tmp_path / "own.npz", **PLAIN)
-    (tmp_path / "own.npz").rename(path)
-    with pytest.raises(InputError, match=r"x\.npy: is damaged: the magic string"):
-        open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
     assert outcomes[-1] == "6"
-    assert all(outcome == "6" or outcome.startswith(str(tmp_path)) for outcome in outcomes)
+    assert all(outcome == "6" or outcome.startswith(f"{source}") for outcome in outcomes)
     assert not any("\n" in outcome for outcome in outcomes)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    """One array that was saved alone, under the wrong name, and a path that leads nowhere."""
-    with (tmp_path / "one.npz").open("wb") as file:
-        np.save(file, X)
-    with pytest.raises(InputError, match=r"one\.npz: is no \.npz file"):
-        open_dataset(str(tmp_path / "one.npz"), None, None, 0, normalize_features=False).load()
-    with pytest.raises(InputError, match=r"none\.npz: cannot be read: No such file"):
-        open_dataset(str(tmp_path / "none.npz"), None, None, 0, normalize_features=False)
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [("amazon_photo", (7650, 119081, 745, 8)), ("coauthor_cs", (18333, 81894, 6805, 15))],
-    ids=["amazon_photo", "coauthor_cs"],
-)
-def test_real_graphs_are_read(shared_datasets: Path, logged: list[str], name: str, counts: tuple[int, ...]) -> None:
-    """Counts of the literature, from real files; their edges are symmetric."""
-    path = shared_datasets / "graphs" / f"{name}.npz"
-    graph = open_dataset(str(path), None, None, 0, normalize_features=True).load()
-    assert ["a split is drawn" in line for line in logged] == [True]
-    nodes, edges, features, classes = counts
-    assert (graph.num_nodes, len(graph.indices)) == (nodes, 2 * edges)
-    assert (graph.num_features, graph.num_classes) == (features, classes)
-    assert np.bincount(graph.split).tolist() == [0, 20 * classes, 30 * classes, nodes - 50 * classes]

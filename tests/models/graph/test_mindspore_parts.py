@@ -38,65 +38,63 @@ def test_a_part_without_edges_gets_a_node_that_gather_leaves_out() -> None:
     assert gathered.shape == (3, 3)
 
 
-def test_mean_of_no_rows_is_zero_and_of_a_sum_is_refused() -> None:
+def test_mean_of_no_rows_is_zero() -> None:
+    """MindSpore's own is garbage; bools are a share of nodes."""
     part = part_of(3, [(0, 1)])
-
     assert float(ug.mindspore.mean(part.x[Tensor([False] * 3)], 2, part)) == 0.0
     assert float(ug.mindspore.mean(Tensor([True, False, True]), 4, part)) == 0.5
-    with pytest.raises(ValueError, match="one loss for each node"):
-        ug.mindspore.mean(part.x.sum(), 2, part)
-    with pytest.raises(InputError, match="mean over 0 nodes"):
-        ug.mindspore.mean(part.x, 0, part)
 
 
-def test_fetch_takes_nodes_of_a_graph_without_edges_and_no_empty_list() -> None:
+_CONVS = [ug.mindspore.SAGEConv, ug.mindspore.GATConv]
+MISUSES: list[tuple[Any, str]] = [
+    (lambda p: ug.mindspore.mean(p.x.sum(), 2, p), "one loss for each node"),
+    (lambda p: ug.mindspore.mean(p.x, 0, p), "mean over 0 nodes"),
+    (lambda p: ug.mindspore.fetch(p.x, np.zeros((2, 0), np.int64), p), "fetch: no nodes: MindSpore needs one or more"),
+    (lambda p: ug.mindspore.fetch(p.x, [3], p), "fetch: node 3: expected ids from 0 to 2"),
+    (lambda p: ug.mindspore.sum_gradients((p.x, (p.x,)), p), "the gradients of the weights, the second one"),
+    (lambda p: ug.mindspore.dropout(p.y[:, None], p, 0.2, seed=0, step=0), "rows are Int.*: expected floats"),
+    (lambda p: ug.mindspore.halo(p.x[:2], p), "expected num_owned = 3 rows"),
+    (lambda p: ug.mindspore.segment_mean(p.x[:2], p), "expected edges = 1 rows"),
+    (lambda p: ug.mindspore.BatchNorm(3, p).set_train()(p.x[:, :1]), r"x has the shape \(3, 1\): expected \(rows, 3\)"),
+    (lambda p: ug.mindspore.BatchNorm(3, p).set_train()(p.x[:1]), "1 row on all ranks"),
+    *(
+        (lambda p, conv=conv: conv(3, 2)(p.x.astype(ms.int32), p), "Conv: x is Int32: expected float16")
+        for conv in _CONVS
+    ),
+    *((lambda p, conv=conv: conv(3, 2)(p.x[:, 0], p), r"Conv: x has the shape \(3,\)") for conv in _CONVS),
+    *((lambda p, conv=conv: conv(3, 2)(p.x, p.edge_index), "not edge_index") for conv in _CONVS),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), MISUSES)
+def test_misuse_is_refused(call: Any, words: str) -> None:
+    """Other rows, types and arguments than a function takes."""
+    with pytest.raises((ValueError, TypeError, InputError), match=words):
+        call(part_of(3, [(0, 1)]))
+
+
+def test_fetch_takes_nodes_of_a_graph_without_edges() -> None:
     """Its row that was added is no node's."""
     part = part_of(3, [])
-
     assert ug.mindspore.fetch(part.x, [2, 0, 2], part).asnumpy().tolist() == part.x.asnumpy()[[2, 0, 2]].tolist()
-    with pytest.raises(InputError, match="fetch: no nodes: MindSpore needs one or more"):
-        ug.mindspore.fetch(part.x, np.zeros((2, 0), np.int64), part)
-    with pytest.raises(InputError, match="fetch: node 3: expected ids from 0 to 2"):
-        ug.mindspore.fetch(part.x, [3], part)
 
 
 def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler named the syntax that it met: "Unsupported expression 'Set'"."""
     monkeypatch.chdir(tmp_path)  # the compiler writes what it has understood
     part = part_of(3, [(0, 1), (1, 2), (2, 0)])
-    sage, gat = ug.mindspore.SAGEConv(3, 2), ug.mindspore.GATConv(3, 2)
-    norm = ug.mindspore.BatchNorm(3, part).set_train()
-
-    def of_halo(x: Tensor) -> Any:
-        return ug.mindspore.halo(x, part)
-
-    def of_sum_halo(x: Tensor) -> Any:
-        return ug.mindspore.sum_halo(x, part)
-
-    def of_gather(x: Tensor) -> Any:
-        return ug.mindspore.gather(x, part)
-
-    def of_fetch(x: Tensor) -> Any:
-        return ug.mindspore.fetch(x, np.arange(2), part)
+    sage, norm = ug.mindspore.SAGEConv(3, 2), ug.mindspore.BatchNorm(3, part).set_train()
 
     def of_mean(x: Tensor) -> Any:
         return ug.mindspore.mean(x, 3, part)
 
-    def of_sum_ranks(x: Tensor) -> Any:
-        return ug.mindspore.sum_ranks(x, part)
-
-    def of_segment_sum(x: Tensor) -> Any:
-        return ug.mindspore.segment_sum(x, part)
-
-    def of_layers(x: Tensor) -> Any:
-        return sage(x, part) + gat(x, part)
+    def of_layer(x: Tensor) -> Any:
+        return sage(x, part)
 
     def of_batch_norm(x: Tensor) -> Any:
         return norm(x)
 
-    for function in (
-        of_halo, of_sum_halo, of_fetch, of_gather, of_mean, of_sum_ranks, of_segment_sum, of_layers, of_batch_norm
-    ):  # fmt: skip
+    for function in (of_mean, of_layer, of_batch_norm):
         function(part.x)
         with pytest.raises(SpecError, match="works in PyNative mode: call it outside of functions that ms"):
             ms.jit(function)(part.x)
@@ -112,12 +110,6 @@ def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> Non
     assert [(tensor.shape, tensor.dtype) for tensor in many] == [((2, 3), ms.float64), ((4,), ms.float32)]
 
 
-def test_a_sum_of_bools_counts() -> None:
-    """MPI has no sum of them."""
-    found = ug.mindspore.sum_ranks(Tensor([True, False]), part_of(2, [(0, 1)]))
-    assert (found.dtype, found.asnumpy().tolist()) == (ms.int32, [1, 0])
-
-
 def test_accuracy_counts_the_nodes_of_a_mask() -> None:
     """A float of Python; the node that is added to a part without edges is in no mask."""
     part = part_of(4, [(0, 1), (1, 2), (2, 3)])
@@ -128,33 +120,17 @@ def test_accuracy_counts_the_nodes_of_a_mask() -> None:
     assert ug.mindspore.accuracy(scores, (part.y + 1) % 3, mask, part) == 0.0
 
 
-def test_gradients_in_tuples_are_refused() -> None:
-    """`value_and_grad(f, 0, weights)` returns those of the inputs beside those of the weights."""
-    part = part_of(2, [(0, 1)])
-
-    with pytest.raises(TypeError, match="the gradients of the weights, the second one"):
-        ug.mindspore.sum_gradients((part.x, (part.x,)), part)
-
-
 def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
-    """Neither in the value nor in the gradient."""
+    """Neither in the value nor in the gradient, nor in a mean over the columns too."""
     part = part_of(3, [])
     weight = ms.Parameter(Tensor(np.ones(4, np.float32)))
-
     value, gradient = ms.value_and_grad(lambda: ug.mindspore.mean(weight * 2, part.num_nodes, part), None, [weight])()
     assert float(value) == 2.0
     np.testing.assert_allclose(gradient[0].asnumpy(), [2 / 3, 2 / 3, 2 / 3, 0])
-    other = part_of(4, [(0, 1)], part.ranks)  # a graph with edges, loaded beside it
-    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
-    part.ranks.padded.add((other.num_nodes, other.num_owned))  # as of another partition of that graph
-    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
-
-
-def test_nor_in_a_mean_over_its_columns_too() -> None:
-    """Several labels for each node."""
-    part = part_of(3, [])
     losses = Tensor(np.arange(8, dtype=np.float32).reshape(4, 2))
     assert float(ug.mindspore.mean(losses, part.num_nodes * 2, part)) == 15 / 6
+    other = part_of(4, [(0, 1)], part.ranks)  # a graph with edges, loaded beside it
+    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
 
 
 def test_a_statistic_over_rows_leaves_it_out() -> None:
@@ -175,53 +151,6 @@ def test_a_row_of_zeros_is_normalised_with_its_gradient() -> None:
     assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
 
 
-def test_a_cell_in_place_of_a_linear_map_is_called() -> None:
-    """An adapter, or a hook, as on any other Cell: its weights are trained."""
-    part = part_of(3, [(0, 1), (1, 2)])
-
-    class Adapter(nn.Cell):  # type: ignore[misc]
-        def __init__(self, base: nn.Cell) -> None:
-            super().__init__()
-            self.base, self.weight, self.bias = base, base.weight, base.bias
-            self.more = ms.Parameter(ops.ones((2, 3)), name="more")
-
-        def construct(self, rows: Tensor) -> Tensor:
-            return self.base(rows) + ops.mm(rows, self.more.T)
-
-    layer, hooked = ug.mindspore.SAGEConv(3, 2), ug.mindspore.SAGEConv(3, 2)
-    ms.load_param_into_net(hooked, layer.parameters_dict())
-    plain = layer(part.x, part).asnumpy()
-    hooked.lin_l.register_forward_hook(lambda _cell, _inputs, output: output + 1)
-    np.testing.assert_allclose(hooked(part.x, part).asnumpy(), plain + 1, rtol=0, atol=1e-6)
-    called = []
-    layer.lin_l.register_backward_hook(lambda *_: called.append(1))
-    ms.grad(lambda: layer(part.x, part).sum(), None, [layer.lin_l.weight])()
-    assert called
-    layer.lin_l = Adapter(layer.lin_l)
-    (gradient,) = ms.grad(lambda: layer(part.x, part).sum(), None, [layer.lin_l.more])()
-    assert gradient.asnumpy().any()
-
-
-def test_a_mean_of_two_graphs_needs_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one with a node that was added, and another one with as many rows."""
-    first = part_of(3, [])
-    second = part_of(4, [(0, 1)], first.ranks)
-    first.ranks.padded.add((4, 4))  # as of a part of a graph of four nodes
-    monkeypatch.setattr(type(first.ranks), "of_script", first.ranks)
-    losses = Tensor(np.ones(4, np.float32))
-
-    with pytest.raises(ValueError, match="two graphs of this script: give the part"):
-        ug.mindspore.mean(losses, 4)
-    assert float(ug.mindspore.mean(losses, 4, second)) == 1.0
-
-
-def test_dropout_refuses_integers() -> None:
-    """What is kept could not be divided by 1 - p."""
-    part = part_of(3, [(0, 1)])
-    with pytest.raises(TypeError, match="rows are Int32: expected floats"):
-        ug.mindspore.dropout(Tensor(np.ones((3, 2), np.int32)), part, 0.2, seed=0, step=0)
-
-
 def test_a_mean_of_float16_losses_does_not_overflow() -> None:
     part = part_of(3, [(0, 1)])
 
@@ -230,22 +159,16 @@ def test_a_mean_of_float16_losses_does_not_overflow() -> None:
 
 
 def test_batch_norm_counts_the_rows_that_it_gets() -> None:
-    """Of nodes without the one that was added, of other rows all; it refuses rows of another shape."""
+    """Of nodes without the one that was added, of other rows all. A copy shares the part, and has its own weights."""
     part = part_of(3, [])
-    norm = ug.mindspore.BatchNorm(3, part, momentum=1.0).set_train()
+    norm = copy.deepcopy(plain := ug.mindspore.BatchNorm(3, part, momentum=1.0)).set_train()
+    assert norm.part is part
+    assert norm.weight is not plain.weight
     norm(part.x)
     np.testing.assert_allclose(norm.running_mean.asnumpy(), [1, 1, 1])
     norm(part.x[1:3])
     np.testing.assert_allclose(norm.running_mean.asnumpy(), [1.5, 1.5, 1.5])
     np.testing.assert_allclose(norm.running_var.asnumpy(), [0.5, 0.5, 0.5])
-    for wrong, words in (
-        (part.x[:, :1], r"x has the shape \(4, 1\): expected \(rows, 3\)"),
-        (part.x[0], r"x has the shape \(3,\)"),
-        (part.x[:1], "1 row on all ranks"),
-        (part.x[Tensor([False] * 4)], "no row on rank 0"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            norm(wrong)
 
 
 def test_networks_with_a_normalisation_are_rewritten_for_mixed_precision(
@@ -263,21 +186,8 @@ def test_networks_with_a_normalisation_are_rewritten_for_mixed_precision(
         np.testing.assert_allclose(mixed(part.x).asnumpy(), net(part.x).asnumpy(), rtol=0, atol=0.01)
 
 
-def test_layers_refuse_other_rows_and_types() -> None:
-    part = part_of(3, [(0, 1)])
-    for layer in (ug.mindspore.SAGEConv(3, 2), ug.mindspore.GATConv(3, 2)):
-        with pytest.raises(TypeError, match=r"Conv: x is Int32: expected float16, float32 or float64"):
-            layer(part.x.astype(ms.int32), part)
-        with pytest.raises(ValueError, match=r"Conv: x has the shape \(3,\), not \(3, width\)"):
-            layer(part.x[:, 0], part)
-        with pytest.raises(TypeError, match=r"Conv: takes the part that load returned, not edge_index"):
-            layer(part.x, part.edge_index)
-
-
-@pytest.mark.parametrize("kind", [ms.float16, ms.float32, ms.float64], ids=str)
-@pytest.mark.parametrize(
-    ("width", "layer"), [(3, ug.mindspore.SAGEConv), (8, ug.mindspore.SAGEConv), (8, ug.mindspore.GATConv)]
-)
+@pytest.mark.parametrize("kind", [ms.float16, ms.float64], ids=str)
+@pytest.mark.parametrize(("width", "layer"), [(3, ug.mindspore.SAGEConv), (8, ug.mindspore.GATConv)])
 def test_the_gradient_of_a_bias_is_the_sum_of_the_rows_gradients(layer: Any, width: int, kind: Any) -> None:
     """Of 3,000 rows, in the bias's type: summed in float16 they would stop at 2048."""
     part = part_of(3000, [(0, 1), (1, 2)])
@@ -289,22 +199,14 @@ def test_the_gradient_of_a_bias_is_the_sum_of_the_rows_gradients(layer: Any, wid
     assert gradient.tolist() == [3000] * width
 
 
-def test_segment_sum_of_bool_counts() -> None:
-    part = part_of(2, [(0, 1), (1, 1), (0, 0)])
+def test_sums_of_bools_count() -> None:
+    """MPI has no sum of them. The mean of no messages is 0."""
+    part = part_of(3, [(0, 1), (1, 1), (0, 0)])
     edges = Tensor([True] * 3)
-
-    assert ug.mindspore.segment_sum(edges, part).asnumpy().tolist() == [1, 2]
-    assert ug.mindspore.segment_mean(edges, part).asnumpy().tolist() == [1, 1]
-
-
-def test_a_copy_of_a_network_shares_its_part() -> None:
-    """MPI's communication cannot be copied."""
-    part = part_of(3, [(0, 1)])
-    norm = ug.mindspore.BatchNorm(3, part)
-
-    copied = copy.deepcopy(norm)
-    assert copied.part is part
-    assert copied.weight is not norm.weight
+    assert ug.mindspore.segment_sum(edges, part).asnumpy().tolist() == [1, 2, 0]
+    assert ug.mindspore.segment_mean(edges, part).asnumpy().tolist() == [1, 1, 0]
+    found = ug.mindspore.sum_ranks(Tensor([True, False]), part)
+    assert (found.dtype, found.asnumpy().tolist()) == (ms.int32, [1, 0])
 
 
 LATE = """
@@ -344,17 +246,6 @@ def test_a_graph_is_not_loaded_in_graph_mode(tmp_path: Path) -> None:
     assert "ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)" in refused.stderr
 
 
-def test_rows_of_another_number_are_refused() -> None:
-    part = part_of(3, [(0, 1)])
-
-    for function in (ug.mindspore.halo, ug.mindspore.gather):
-        with pytest.raises(ValueError, match="expected num_owned = 3 rows"):
-            function(part.x[:2], part)
-    for segments in (ug.mindspore.segment_sum, ug.mindspore.segment_mean, ug.mindspore.segment_softmax):
-        with pytest.raises(ValueError, match="expected edges = 1 rows"):
-            segments(part.x[:2], part)
-
-
 def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     """It reads the parameters in each step, and takes the learning rate that it has then."""
     parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
@@ -386,40 +277,23 @@ def test_a_compiled_function_follows_the_optimizer_and_the_statistics() -> None:
         norm.set_train(False)
 
 
-@pytest.mark.parametrize("rate", [Tensor(0.1), np.float32(0.1)], ids=["Tensor", "numpy"])
-def test_adam_takes_a_number_of_any_kind(rate: Any) -> None:
-    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
-    ug.mindspore.Adam([parameter], rate)(Tensor(np.ones(2)))
-    np.testing.assert_allclose(parameter.asnumpy(), -0.1, rtol=1e-6)
-
-
-def test_adam_refuses_schedules_and_groups() -> None:
-    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
-    wrong: list[tuple[Any, Any]] = [
-        ([{"params": [parameter]}], 0.1), ([parameter], [0.1, 0.2]), ([parameter], nn.ExponentialDecayLR(0.1, 0.9, 4)),
-    ]  # fmt: skip
-    for parameters, rate in wrong:
-        with pytest.raises(TypeError, match=r"optimizer\.learning_rate in each step"):
-            ug.mindspore.Adam(parameters, rate)
-
-
-def test_adam_refuses_gradients_of_other_parameters_before_it_steps() -> None:
+def test_adam_refuses_what_it_would_take_for_something_else() -> None:
+    """Groups, schedules, and gradients of other parameters, before it steps."""
     parameters = [ms.Parameter(Tensor(np.zeros(shape)), name=name) for name, shape in (("w", (3, 2)), ("b", 3))]
+    for first, rate in (([{"params": parameters}], 0.1), (parameters, [0.1, 0.2])):
+        with pytest.raises(TypeError, match=r"optimizer\.learning_rate in each step"):
+            ug.mindspore.Adam(first, rate)  # type: ignore[arg-type]
     optimizer = ug.mindspore.Adam(parameters)
     right = [Tensor(np.ones((3, 2))), Tensor(np.ones(3))]
-    for wrong, words in (
-        (right[:1], r"1 gradients for 2 parameters: number 1 has the shape None, not \(3,\)"),
-        ([*right, right[1]], r"3 gradients for 2 parameters: number 2 has the shape \(3,\), not None"),
-        ([right[0].T, right[1]], r"2 gradients for 2 parameters: number 0 has the shape \(2, 3\), not \(3, 2\)"),
-    ):
-        with pytest.raises(ValueError, match=f"^Adam: {words}$"):
+    for wrong in (right[:1], [*right, right[1]], [right[0].T, right[1]]):
+        with pytest.raises(ValueError, match=r"^Adam: [123] gradients for 2 parameters: number"):
             optimizer(wrong)
     assert not parameters[0].asnumpy().any()
 
 
-@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=str)
-def test_adam_keeps_numbers_of_16_bits_in_32(kind: Any) -> None:
-    """Squares of gradients were 0 in float16, and steps of less than half a bit were lost; it is resumed as it was."""
+@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16, ms.float64], ids=str)
+def test_adam_goes_on_from_a_checkpoint(kind: Any, tmp_path: Path) -> None:
+    """As if it had not been interrupted. Numbers of 16 bits stand in 32: their squares are 0, small steps are lost."""
     gradient = Tensor(np.array([1, 1e-5, 0.0]), kind)
 
     def train(start: Any, num_steps: int, state: Any = None) -> tuple[Any, Any]:
@@ -429,33 +303,15 @@ def test_adam_keeps_numbers_of_16_bits_in_32(kind: Any) -> None:
             optimizer.load_state_dict(state)
         for _ in range(num_steps):
             optimizer(gradient)
-        return parameter.astype(ms.float32).asnumpy(), optimizer.state_dict()
+        numbers = parameter if kind == ms.float64 else parameter.astype(ms.float32)
+        return numbers.asnumpy(), optimizer.state_dict()
 
     whole, _ = train(np.ones(3), 100)
     np.testing.assert_allclose(whole, [0.99, 0.99, 1], rtol=0, atol=0.003)
-    half, state = train(np.ones(3), 50)
-    np.testing.assert_array_equal(train(half, 50, state)[0], whole)
-
-
-def test_adam_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    """As if it had not been interrupted."""
-    draw = np.random.default_rng(0).standard_normal((3, 2))
-
-    def train(gradients: Any, weights: Any, state: Any = None) -> tuple[Any, Any]:
-        parameter = ms.Parameter(Tensor(weights), name="w")
-        optimizer = ug.mindspore.Adam([parameter], 0.1)
-        if state:
-            optimizer.load_state_dict(state)
-        for gradient in gradients:
-            optimizer(Tensor(gradient))
-        return parameter.asnumpy(), optimizer.state_dict()
-
-    weights, state = train(draw[:2], np.zeros(2))
+    half, state = train(np.ones(3), 30)
     ms.save_checkpoint(state, str(tmp_path / "adam.ckpt"))
-    resumed, _ = train(draw[2:], weights, ms.load_checkpoint(str(tmp_path / "adam.ckpt")))
-    np.testing.assert_array_equal(resumed, train(draw, np.zeros(2))[0])
-    reshaped = {name: value.reshape(1, -1) if value.ndim else value for name, value in state.items()}
-    np.testing.assert_array_equal(train(draw[2:], weights, reshaped)[0], resumed)  # PyTorch's have that shape
+    resumed, _ = train(half, 70, ms.load_checkpoint(str(tmp_path / "adam.ckpt")))
+    np.testing.assert_array_equal(resumed, whole)
 
 
 def ring(num_nodes: int) -> Any:
@@ -475,105 +331,38 @@ def test_predict_by_layers_is_predict_of_the_whole(tmp_path: Path) -> None:
 
     expected = whole(part.x, part).asnumpy()
     np.testing.assert_array_equal(ug.predict(whole, part, tmp_path / "whole.npz").asnumpy(), expected)
-    by_layers = ug.mindspore.predict(layers, part, tmp_path / "layers.npz", memory=200).asnumpy()
+    cells = nn.CellList([layers[0], nn.ELU(), layers[2]])
+    by_layers = ug.mindspore.predict(cells, part, tmp_path / "layers.npz", memory=200).asnumpy()
     np.testing.assert_allclose(by_layers, expected, rtol=0, atol=1e-6)
-    for name, bound in (("whole", 0), ("layers", 1e-6)):
+    for name in ("whole", "layers"):
         arrays = np.load(tmp_path / f"{name}.npz")
-        np.testing.assert_allclose(arrays["scores"][part.owned], expected, rtol=0, atol=bound)
+        np.testing.assert_allclose(arrays["scores"][part.owned], expected, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(arrays["classes"], arrays["scores"].argmax(1))
         np.testing.assert_array_equal(arrays["split"][part.owned], part.arrays.split)
 
 
-def test_a_layer_that_normalises_by_degrees_is_exact_on_blocks() -> None:
-    """A user's own, which sums the weights of the edges."""
-    part, _ = ring(30)
-
-    def convolve(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        source, target = edge_index
-        degrees = ops.zeros((len(x), 1), ms.float32).index_add(0, target, edge_weight[:, None])
-        messages = x[source] * edge_weight[:, None] / (degrees[source] * degrees[target]) ** 0.5
-        return ops.zeros(x.shape, ms.float32).index_add(0, target, messages)
-
-    expected = convolve(part.x, part.edge_index, part.edge_weight).asnumpy()
-    found = ug.mindspore.predict([convolve], part, memory=200).asnumpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    blocks = ug.mindspore.blocks(part.x, part, memory=200)
-    rows = [convolve(*_weighted(block.with_degrees()))[: block.num_targets].asnumpy() for block in blocks]
-    assert len(rows) > 1
-    np.testing.assert_allclose(np.concatenate(rows), expected, rtol=1e-5, atol=1e-5)
-
-
-def _weighted(block: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return block.x, block.edge_index, block.edge_weight
-
-
-def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
-    part, layers = ring(30)
-
-    def pair(x: Tensor, part: Any) -> tuple[Tensor, Tensor]:
-        rows = layers[0](x, part)
-        return layers[2](rows, part), rows
-
-    scores, embeddings = ug.predict(pair, part, tmp_path / "out.npz")
-    expected = [rows.asnumpy() for rows in pair(part.x, part)]
-    np.testing.assert_array_equal(scores.asnumpy(), expected[0])
-    np.testing.assert_array_equal(embeddings.asnumpy(), expected[1])
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["embeddings"][part.owned], expected[1])
-
-
 def test_predict_refuses_what_is_not_exact() -> None:
+    """Layers that need more than a block, or are in training mode; an output that is no tensor."""
     part, layers = ring(30)
+    training = ug.mindspore.SAGEConv(3, 2).set_train()
 
     def two_steps(x: Tensor, part: Any) -> Tensor:
         return layers[2](ops.relu(layers[0](x, part)), part)
 
-    def unknown(x: Tensor, part: Any, labels: Any) -> Tensor:
-        return x + part.num_owned + labels
-
-    def too_few(x: Tensor, part: Any) -> Tensor:
-        return ug.mindspore.halo(x, part)[:1]
-
-    def weighted(x: Tensor, part: Any, edge_weight: Tensor | None = None) -> Tensor:
-        return layers[2](x, part) if edge_weight is None else x
-
-    def part_or_not(x: Tensor, part: Any = None) -> Tensor:
-        return x if part is None else layers[2](x, part)
-
-    for wrong, words in (
-        (part_or_not, "part_or_not may be called with part or without, and the graph has it"),
-        (weighted, "weighted may be called with edge_weight or without, and the graph has it"),
-        (two_steps, "two_steps gives other rows on blocks"),
-        (unknown, "needs the argument 'labels': expected rows"),
-        (ug.mindspore.SAGEConv(3, 2).set_train(), r"SAGEConv is in training mode: call set_train\(False\)"),
-        (too_few, "returned 1 rows of"),
-    ):
-        with pytest.raises(SpecError, match=words):
-            ug.mindspore.predict([wrong], part, memory=200)
-
-
-def test_an_output_that_is_no_tensor_is_refused() -> None:
-    part, _ = ring(30)
-
     def pair(x: Tensor, part: Any) -> Any:
         return x, part
 
-    for model in (pair, [pair]):
-        with pytest.raises(SpecError, match="pair returned a tuple: expected one tensor with a row for each node"):
-            ug.mindspore.predict(model, part)
+    def of_training(x: Tensor, part: Any) -> Any:
+        return training(x, part)
 
-
-def test_a_function_s_network_in_training_mode_is_refused() -> None:
-    """A network as a whole is often given in a lambda."""
-    part, _ = ring(30)
-    net = ug.mindspore.SAGEConv(3, 2).set_train()
-
-    def whole(x: Tensor, part: Any) -> Any:
-        return net(x, part)
-
-    with pytest.raises(SpecError, match=r"SAGEConv is in training mode: call set_train\(False\)"):
-        ug.mindspore.predict(whole, part)
-    net.set_train(False)
-    assert ug.mindspore.predict(whole, part).shape == (30, 2)
+    for wrong, words in (
+        ([two_steps], "two_steps gives other rows on blocks"),
+        ([training], r"SAGEConv is in training mode: call set_train\(False\)"),
+        (of_training, r"SAGEConv is in training mode: call set_train\(False\)"),
+        ([pair], "pair returned a tuple: expected one tensor with a row for each node"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            ug.mindspore.predict(wrong, part, memory=200)
 
 
 @pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=str)
@@ -593,32 +382,3 @@ def test_predict_takes_rows_of_16_bits(kind: Any, tmp_path: Path) -> None:
         scores = np.load(tmp_path / f"{name}.npz")["scores"]
         assert scores.dtype == np.float32
         np.testing.assert_allclose(scores[part.owned], expected, rtol=0.01, atol=0.01)
-
-
-def test_predict_of_a_whole_model_needs_a_row_for_each_node() -> None:
-    part, _ = ring(30)
-
-    def pooled(x: Tensor) -> Tensor:
-        return x.mean(0, keep_dims=True)
-
-    with pytest.raises(ValueError, match="expected num_owned = 30 rows"):
-        ug.mindspore.predict(pooled, part)
-
-
-def test_shares_of_bfloat16_have_a_gradient() -> None:
-    """They are computed in float32: bfloat16 is none of numpy's types."""
-    part = part_of(2, [(0, 1)] * 4)
-
-    def first(scores: Tensor) -> Tensor:
-        return ug.mindspore.segment_softmax(scores, part).astype(ms.float32).sum()
-
-    scores = Tensor(np.zeros(4, np.float32)).astype(ms.bfloat16)
-    shares = ug.mindspore.segment_softmax(scores, part)
-    assert shares.dtype == ms.grad(first)(scores).dtype == ms.bfloat16
-    assert shares.astype(ms.float32).asnumpy().tolist() == [0.25] * 4
-
-
-def test_a_list_of_cells_is_a_list_of_layers() -> None:
-    part, layers = ring(30)
-    found = ug.mindspore.predict(nn.CellList([layers[0], nn.ReLU()]), part)
-    assert found.shape == (30, 8)

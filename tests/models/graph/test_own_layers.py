@@ -1,7 +1,6 @@
 """The layers of our own against PyG's, which run on the whole graph in one process: directed, with edge features."""
 
 import copy
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,19 +22,16 @@ OWNERS = {1: [0] * NODES, 2: [int(n % 7 > 2) for n in range(NODES)], 4: [(0, 1, 
 
 GATS: list[dict[str, Any]] = [
     {},
-    {"heads": 4},
     {"heads": 3, "concat": False, "residual": True, "bias": False},
     {"heads": 2, "add_self_loops": False, "negative_slope": 1.5},
     {"heads": 2, "edge_dim": EDGE_WIDTH},
     {"heads": 2, "edge_dim": EDGE_WIDTH, "fill_value": 0.5, "residual": True},
     {"heads": 2, "edge_dim": EDGE_WIDTH, "fill_value": "add"},
-    {"edge_dim": EDGE_WIDTH, "add_self_loops": False},
 ]
 SAGES: list[dict[str, Any]] = [
     {},
     {"aggr": "sum", "root_weight": False},
     {"normalize": True, "project": True},
-    {"bias": False, "aggr": "add"},
 ]
 
 #: out, the gradient of x, and the gradients of the weights.
@@ -91,7 +87,7 @@ def pair_of(ours: Callable[..., Any], theirs: Callable[..., Any], options: dict[
     return layers
 
 
-@pytest.mark.parametrize("ranks", OWNERS)
+@pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("options", GATS, ids=str)
 def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
     ours, theirs = pair_of(GATConv, pyg.GATConv, options)
@@ -99,41 +95,40 @@ def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
     assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, *edges), 1e-13)
 
 
-@pytest.mark.parametrize("ranks", OWNERS)
 @pytest.mark.parametrize("options", SAGES, ids=str)
 @pytest.mark.parametrize("out", [OUT, 2 * WIDTH])
 @pytest.mark.parametrize("hosts", ["one host", "several hosts"])
 def test_sage_is_pygs(
-    options: dict[str, Any], out: int, ranks: int, hosts: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], out: int, hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """By halo rows, and on several hosts by rows or partial sums."""
     if hosts == "several hosts":
         monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
     ours, theirs = pair_of(SAGEConv, pyg.SAGEConv, options, out)
-    assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
+    assert_equal(run_parts(ours, WHOLE, 4), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
 
 
-@pytest.mark.parametrize(("kind", "options", "name"), [
-    (SAGEConv, {}, "lin_l"), (SAGEConv, {}, "lin_r"), (GATConv, {"edge_dim": EDGE_WIDTH}, "lin_edge"),
-])  # fmt: skip
-def test_weights_that_a_hook_makes_are_used(kind: Any, options: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(SAGEConv, "lin_l"), (GATConv, "lin")])
+def test_weights_that_a_hook_makes_are_used(kind: Any, name: str) -> None:
     """As torch's pruning makes them, of another parameter that the optimizer changes."""
-    ours, theirs = pair_of(kind, getattr(pyg, kind.__name__), options)
+    ours, theirs = pair_of(kind, getattr(pyg, kind.__name__), {})
     with torch.no_grad():
         for layer in (ours, theirs):
             linear = getattr(layer, name)
             mask = torch.arange(linear.weight.numel()).view_as(linear.weight) % 3 > 0
             custom_from_mask(linear, "weight", mask)  # type: ignore[no-untyped-call]
             linear.weight_orig.mul_(2)
-    edges = WHOLE.edge_index, *([WHOLE.edge_attr] if options else [])
-    assert_equal(run_parts(ours, WHOLE, 2), run_whole(theirs, WHOLE.x, *edges), 1e-13)
+    assert_equal(run_parts(ours, WHOLE, 2), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(GATConv, pyg.GATConv), (SAGEConv, pyg.SAGEConv)])
-def test_float32(ours: Any, theirs: Any) -> None:
-    own, pygs = (layer.float() for layer in pair_of(ours, theirs, {}))
-    single = replace(WHOLE, x=WHOLE.x.float())
-    assert_equal(run_parts(own, single, 2), run_whole(pygs, single.x, WHOLE.edge_index), 2e-6)
+@pytest.mark.parametrize(("dtype", "factor", "tolerance"), [(torch.float32, 1, 2e-6), (torch.float64, 1e4, 1e-11)])
+@pytest.mark.parametrize("kind", [GATConv, SAGEConv])
+def test_float32_and_large_scores(kind: Any, dtype: torch.dtype, factor: float, tolerance: float) -> None:
+    """To the digits of the type; `exp` of large scores is infinite."""
+    own, pygs = (layer.to(dtype) for layer in pair_of(kind, getattr(pyg, kind.__name__), {}))
+    graph = replace(WHOLE.graph, features=WHOLE.graph.features * np.float32(factor))
+    x = torch.from_numpy(graph.features).to(dtype)
+    assert_equal(run_parts(own, replace(WHOLE, x=x, graph=graph), 2), run_whole(pygs, x, WHOLE.edge_index), tolerance)
 
 
 @pytest.mark.parametrize("options", [{"heads": 2}, {"heads": 2, "edge_dim": EDGE_WIDTH}], ids=str)
@@ -144,19 +139,6 @@ def test_dropout_does_not_know_of_parts(options: dict[str, Any]) -> None:
     assert not torch.allclose(run_parts(layer, WHOLE, 1, seed=6)[0], alone[0])
     assert not torch.allclose(run_parts(layer, WHOLE, 1)[0], alone[0])
     assert not torch.allclose(run_parts(layer.eval(), WHOLE, 1, seed=5)[0], alone[0])
-
-
-def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
-    """Where each row is 1, out is the sum of a target's attention."""
-    layer = GATConv(1, 1, heads=50, dropout=0.4, bias=False).double()
-    for weight in layer.parameters():
-        torch.nn.init.ones_(weight)
-    graph = replace(WHOLE.graph, features=np.ones((NODES, 1), np.float32))
-    out = run_parts(layer, replace(WHOLE, graph=graph), 1)[0]
-    alone = out[-1]  # its loop is its one edge
-    torch.testing.assert_close(alone, (alone > 0).double() / 0.6)
-    assert 0.15 < float((alone == 0).double().mean()) < 0.65
-    assert float(out.mean()) == pytest.approx(1, abs=0.03)
 
 
 def test_gradient_with_dropout_is_the_slope() -> None:
@@ -176,15 +158,6 @@ def test_gradient_with_dropout_is_the_slope() -> None:
     assert on_parts(WHOLE, 1, work) == [True]
 
 
-def test_scores_that_exp_cannot_hold() -> None:
-    ours, theirs = pair_of(GATConv, pyg.GATConv, {})
-    graph = replace(WHOLE.graph, features=WHOLE.graph.features * np.float32(1e4))
-    x = torch.from_numpy(graph.features).double()
-    assert_equal(
-        run_parts(ours, replace(WHOLE, graph=graph), 2), run_whole(theirs, x, WHOLE.edge_index), 1e-11
-    )  # fmt: skip
-
-
 PAIR: Any = (3, 4)
 
 
@@ -192,14 +165,13 @@ PAIR: Any = (3, 4)
     ("make", "names"),
     [
         (lambda: GATConv(PAIR, 5), "in_channels=(3, 4)"),
-        (lambda: GATConv(-1, 5), "in_channels=-1"),
         (lambda: GATConv(3, 5, dropout=1.0), "dropout=1.0"),
         (lambda: GATConv(3, 5, edge_dim=2, fill_value="max"), "fill_value='max'"),
         (lambda: SAGEConv(3, 5, aggr="max"), "aggr='max'"),
-        (lambda: SAGEConv(PAIR, 5), "in_channels=(3, 4)"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(make: Callable[[], Any], names: str) -> None:
+    """Arguments that PyG's layers have."""
     with pytest.raises(ValueError, match=re.escape(names)):
         make()
 
@@ -219,19 +191,3 @@ def test_rows_that_do_not_fit_are_refused(layer: torch.nn.Module) -> None:
                 layer(part.x.float(), part)
 
     on_parts(WHOLE, 1, work)
-
-
-def test_second_derivatives_raise() -> None:
-    def work(part: GraphPart) -> None:
-        rows = part.x.requires_grad_()
-        out = GATConv(WIDTH, OUT).double()(rows, part)
-        with pytest.raises(RuntimeError, match="no second derivative"):
-            torch.autograd.grad((out**2).sum(), rows, create_graph=True)
-
-    on_parts(WHOLE, 1, work)
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [(GATConv, pyg.GATConv), (SAGEConv, pyg.SAGEConv)])
-def test_editors_see_the_arguments_of_pyg(ours: type, theirs: type) -> None:
-    """In PyG's order; dtype is ours, and PyG's others go to its base class."""
-    assert [*inspect.signature(ours).parameters][:-1] == [*inspect.signature(theirs).parameters][:-1]

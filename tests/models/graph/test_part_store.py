@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import make_directed_graph, make_graph
+from graphs_by_hand import make_directed_graph, make_graph, parts_of
 from unilaunch.errors import InputError
 from unilaunch_graph import aside
-from unilaunch_graph.data import edges, hashes
+from unilaunch_graph.data import hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.new_files import folder_beside
@@ -59,7 +59,7 @@ def _graph(*, sparse: bool = False) -> Graph:
 
 def _parts(*, sparse: bool = False) -> list[Part]:
     graph = _graph(sparse=sparse)
-    return list(split_parts(graph, order_nodes(graph, np.arange(12) // 6, 2)))
+    return parts_of(graph, np.arange(12) // 6, 2)
 
 
 @pytest.fixture
@@ -67,25 +67,6 @@ def folder(tmp_path: Path) -> Path:
     """A partition into two parts."""
     _write(tmp_path / "ring-2", _graph(), _parts())
     return tmp_path / "ring-2"
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    """Edges are mapped, and not read into memory; of the nodes' arrays the part's rows are read, in its order."""
-    graph = _graph(sparse=sparse)
-    nodes = np.array([3, 0, 5, 1, 4, 2, 11, 6, 10, 7, 9, 8])
-    written = list(split_parts(graph, Order(nodes, np.argsort(nodes).astype(np.int32), np.array([0, 6, 12]))))
-    _write(tmp_path / "ring", graph, written)
-    for index, part in enumerate(written):
-        read = load_part(Partition(tmp_path / "ring", "print"), index, 2)
-        for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths"):
-            np.testing.assert_array_equal(getattr(read, name), getattr(part, name))
-            assert isinstance(getattr(read, name), np.memmap)
-        np.testing.assert_array_equal(read.labels, part.labels)
-        np.testing.assert_array_equal(read.split, part.split)
-        assert (abs(read.features - part.features)).sum() == 0
-        assert sp.issparse(read.features) is sparse
-        assert (read.num_nodes, read.split_sizes) == (part.num_nodes, part.split_sizes)
 
 
 def test_a_part_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,27 +131,6 @@ def test_a_file_that_is_replaced_while_it_is_read_is_no_success(name: str, steps
         deque(map(PartReader.step, [reader] * (reader.steps - steps)), maxlen=0)
 
 
-def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 2**31 on; 32 bits made a wrong matrix of them."""
-    written = _parts(sparse=True)
-    _write(tmp_path / "ring", _graph(sparse=True), written)
-    monkeypatch.setattr(edges, "WIDE", 4)
-    features = load_part(Partition(tmp_path / "ring", "print"), 0, 2).features
-    assert isinstance(features, sp.csr_array)
-    assert features.indptr.dtype == np.int64
-    assert abs(features - written[0].features).sum() == 0
-
-
-def test_a_part_needs_no_other(folder: Path) -> None:
-    """Part 1 is read where part 0 is gone."""
-    for path in part_dir(folder, 0).iterdir():
-        path.unlink()
-    part_dir(folder, 0).rmdir()
-    assert load_part(Partition(folder, "print"), 1, 2).index == 1
-
-
 def _flip(folder: Path) -> None:
     path = part_dir(folder, 0) / "strengths.npy"
     raw = bytearray(path.read_bytes())
@@ -189,76 +149,34 @@ def _change_manifest(folder: Path, *, keeps_hash: bool = False, **changed: objec
     path.write_text(json.dumps(told))
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (_flip, r"strengths\.npy: damaged, its SHA-256"),
-        (lambda f: (part_dir(f, 0) / "halo.npy").write_bytes(b""), r"halo\.npy: 0 bytes"),
-        (
-            lambda f: (part_dir(f, 0) / "halo.npy").unlink(),
-            r"halo\.npy: is missing: delete the partition, it is made again",
-        ),
-        (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
-        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
-        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),
-        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
-        (lambda f: _change_manifest(f, num_parts=7), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, keeps_hash=True, cut="another"), "made from other data"),
-        (lambda f: _change_manifest(f, keeps_hash=True, index=1), "part 1 of 2 of ring"),
-        (lambda f: _change_manifest(f, surprise=1), "damaged"),
-        (
-            lambda f: _change_manifest(f, keeps_hash=True, arrays={"owned_edge.../other": {"size": 1, "sha256": ""}}),
-            "'owned_edge.../other' is no name of an array",
-        ),
-        (lambda f: next(f.with_name("nodes").glob("split-*")).unlink(), r"split-.*\.npy: is missing"),
-        (lambda f: next(f.with_name("nodes").glob("split-*")).write_bytes(b""), r"split-.*\.npy: damaged"),
-        (lambda f: nodes_file(f, "print").write_text("{}"), r"print\.json: damaged"),
-    ],
-    ids=[
-        "flipped",
-        "emptied",
-        "lost",
-        "no manifest",
-        "half a manifest",
-        "no object",
-        "deep",
-        "other number",
-        "no hash",
-        "print",
-        "index",
-        "more",
-        "a path",
-        "rows lost",
-        "rows emptied",
-        "no names of rows",
-    ],
-)
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "flipped": (_flip, r"strengths\.npy: damaged, its SHA-256"),
+    "emptied": (lambda f: (part_dir(f, 0) / "halo.npy").write_bytes(b""), r"halo\.npy: 0 bytes"),
+    "lost": (lambda f: (part_dir(f, 0) / "halo.npy").unlink(), r"halo\.npy: is missing: delete the partition"),
+    "no manifest": (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
+    "half": (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
+    "deep": (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
+    "other number": (lambda f: _change_manifest(f, num_parts=7), r"manifest\.json: damaged, its SHA-256"),
+    "no hash": (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
+    "print": (lambda f: _change_manifest(f, keeps_hash=True, cut="another"), "made from other data"),
+    "index": (lambda f: _change_manifest(f, keeps_hash=True, index=1), "part 1 of 2 of ring"),
+    "a path": (
+        lambda f: _change_manifest(f, keeps_hash=True, arrays={"owned_edge.../other": {"size": 1, "sha256": ""}}),
+        "'owned_edge.../other' is no name of an array",
+    ),
+    "rows lost": (lambda f: next(f.with_name("nodes").glob("split-*")).unlink(), r"split-.*\.npy: is missing"),
+    "no names of rows": (lambda f: nodes_file(f, "print").write_text("{}"), r"print\.json: damaged"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
 def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], words: str, folder: Path) -> None:
-    """And what to do."""
+    """And what to do. The other part needs none of it."""
     damage(folder)
     with pytest.raises(InputError, match=words) as refusal:
         load_part(Partition(folder, "print"), 0, 2)
     assert "\n" not in str(refusal.value)
     assert "delete" in str(refusal.value) or "put it back" in str(refusal.value)
-
-
-def test_another_number_of_parts_is_refused(folder: Path) -> None:
-    """Both numbers are named."""
-    with pytest.raises(InputError, match=r"part 0 of 2 .* part 0 of 3"):
-        load_part(Partition(folder, "print"), 0, 3)
-
-
-def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
-    """Neither half a folder nor what was written aside."""
-
-    def broken() -> object:
-        yield _parts()[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_parts(tmp_path / "ring", ORIGIN, broken())  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
 
 
 _KILLED = """
@@ -305,38 +223,44 @@ def test_two_hosts_that_cut_at_once_make_one_whole_partition(tmp_path: Path, mon
     assert {path.name for path in tmp_path.iterdir()} == {"ring", "nodes"}
 
 
-def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
-    """A second maker that was slower changes nothing."""
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    write_parts(folder, ORIGIN, iter(_parts()))
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+def _shuffled(graph: Graph, owner: Any, num_parts: int) -> list[Part]:
+    """Return parts whose nodes stand in no order."""
+    nodes = np.lexsort((np.arange(graph.num_nodes) * 5 % graph.num_nodes, owner))
+    begins = np.searchsorted(np.asarray(owner)[nodes], np.arange(num_parts + 1))
+    return list(split_parts(graph, Order(nodes, np.argsort(nodes).astype(np.int32), begins)))
 
 
-def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
-    """Each field of a part, also of an empty one and of one that is all."""
-    pairs = [(0, 1), (1, 2), (5, 6), (0, 6)]
-    labels = np.eye(7, 3, dtype=np.uint8)
-    one, three = (np.zeros(7, np.int64), 1), (np.arange(7) % 2 * 2, 3)
-    for name, graph, (owner, num_parts) in (
-        ("one", make_graph(7, pairs), one),
-        ("three", make_graph(7, pairs), three),
-        ("directed", replace(make_directed_graph(7, [*pairs, (3, 3), (0, 1)]), labels=labels), three),
-        ("named", replace(make_graph(7, pairs), node_arrays={"year": np.arange(7) + 2**40}), three),
-        ("values", replace(make_graph(7, pairs), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
-    ):
-        written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-        _write(tmp_path / name, graph, written)
-        for index, part in enumerate(written):
-            read = load_part(Partition(tmp_path / name, "print"), index, num_parts)
-            for field in fields(Part):
-                if field.name == "inputs_sha256":
-                    continue
-                mine, theirs = getattr(part, field.name), getattr(read, field.name)
-                named = isinstance(mine, dict)
-                assert not named or mine.keys() == theirs.keys()
-                for array, same in [(mine[name], theirs[name]) for name in mine] if named else [(mine, theirs)]:
-                    np.testing.assert_array_equal(same, array, err_msg=field.name)
-                    assert getattr(same, "dtype", None) == getattr(array, "dtype", None)
+_PAIRS = [(0, 1), (1, 2), (5, 6), (0, 6)]
+_DIRECTED = make_directed_graph(7, [*_PAIRS, (3, 3), (0, 1)])
+GRAPHS: dict[str, Graph] = {
+    "dense": make_graph(7, _PAIRS),
+    "sparse": replace(make_graph(7, _PAIRS), features=sp.csr_array(np.eye(7, 5, dtype=np.float32))),
+    "directed": replace(_DIRECTED, labels=np.eye(7, 3, dtype=np.uint8)),
+    "named": replace(make_graph(7, _PAIRS), node_arrays={"year": np.arange(7) + 2**40}),
+    "values": replace(make_graph(7, _PAIRS), labels=np.linspace(0, 1, 7, dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("owner", [np.zeros(7, np.int64), np.arange(7) % 2 * 2], ids=["one", "three, one empty"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_array_of_every_part_is_the_same(name: str, owner: Any, tmp_path: Path) -> None:
+    """Each field of a part, in the order of its nodes. Edges are mapped, and not read into memory."""
+    graph, num_parts = GRAPHS[name], int(owner.max()) + 1
+    written = _shuffled(graph, owner, num_parts)
+    _write(tmp_path / name, graph, written)
+    for index, part in enumerate(written):
+        read = load_part(Partition(tmp_path / name, "print"), index, num_parts)
+        assert isinstance(read.owned_indices, np.memmap) or not part.num_owned
+        for field in fields(Part):
+            if field.name == "inputs_sha256":
+                continue
+            mine, theirs = getattr(part, field.name), getattr(read, field.name)
+            named = isinstance(mine, dict)
+            assert not named or mine.keys() == theirs.keys()
+            for array, same in [(mine[key], theirs[key]) for key in mine] if named else [(mine, theirs)]:
+                dense = [one.toarray() if sp.issparse(one) else one for one in (same, array)]
+                np.testing.assert_array_equal(dense[0], dense[1], err_msg=field.name)
+                assert getattr(same, "dtype", None) == getattr(array, "dtype", None)
 
 
 @pytest.fixture(scope="module")
@@ -374,12 +298,8 @@ _ONES = np.ones(6)
     ("name", "array", "words"),
     [
         ("halo_indices", np.array([0, 2], np.int32), r"halo_indices\[1\] is 2; allowed are 0 to 1"),
-        ("owned_indptr", np.array([0, 1, 3, 5, 7, 9, 11]), r"owned_indptr ends with 11"),
-        ("owned_indices", np.arange(10), "owned_indices: expected type and dimensions int32 1, found int64 1"),
         ("send_rows", np.array([0, -1], np.int32), r"send_rows\[1\] is -1"),
-        ("send_counts", np.array([0, 9]), r"send_counts\[1\] is 9"),
         ("halo_counts", np.array([0, 1]), r"halo_counts has the sum 1, but there are 2 rows"),
-        ("loops", _ONES[1:].astype(np.float32), r"loops has shape \(5,\), but must have 6 rows"),
         ("owned_weights", np.ones(3, np.float32), r"owned_weights has shape \(3,\), but must have 10 rows"),
         ("owned", np.array([0, 1, 2, 3, 4, 12]), r"owned\[5\] is 12; allowed are 0 to 11"),
         ("features_indices", np.full(5, 5, np.int32), r"features_indices\[0\] is 5; allowed are 0 to 4"),
@@ -402,31 +322,3 @@ def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
     _write(tmp_path / "ring", graph, parts)
     with pytest.raises(InputError, match=words + ".*delete the partition"):
         load_part(Partition(tmp_path / "ring", "print"), 0, 2)
-
-
-@pytest.mark.parametrize("name", ["owned", "send_counts"])
-def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -> None:
-    """As damage to the manifest."""
-    path = part_dir(folder, 0) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    del manifest["arrays"][name]
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=r"manifest\.json: damaged, its SHA-256"):
-        load_part(Partition(folder, "print"), 0, 2)
-
-
-def test_the_name_of_the_data_may_be_no_utf_8(tmp_path: Path) -> None:
-    """As a path in Latin-1 is. The checksum of other names stays what it was."""
-    for name in ("gr\udce9", "gr\xe9"):
-        _write(tmp_path / name, _graph(), _parts(), replace(ORIGIN, source=name))
-        assert load_part(Partition(tmp_path / name, "print"), 0, 2).num_nodes == 12
-    told = json.loads((tmp_path / "gr\xe9" / "part.0" / "manifest.json").read_text())
-    text = json.dumps({**told, "sha256": None}, ensure_ascii=False, separators=(",", ":"))
-    wanted = hashlib.sha256(text.replace(',"sha256":null', "").encode()).hexdigest()
-    assert told["sha256"] == wanted
-
-
-def test_a_folder_that_cannot_be_written_is_named() -> None:
-    """With the option that puts partitions elsewhere."""
-    with pytest.raises(InputError, match=r"/proc/none/ring: cannot be written: .*--partition-dir"):
-        write_parts(Path("/proc/none/ring"), ORIGIN, iter(_parts()))

@@ -40,10 +40,6 @@ class Net(torch.nn.Module):
     def forward(self, x: Any, edge_index: Any) -> Any:
         return self.function(self, x, edge_index)
 
-    def encode(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        """Return what forward returns."""
-        return self(functional.dropout(x, 0.5, self.training), edge_index)
-
 
 def _dropped(drop: Callable[..., torch.Tensor], **options: Any) -> Net:
     return Net(lambda net, x, edges: net.conv(drop(x, **options), edges))
@@ -74,9 +70,7 @@ def _gcn() -> Any:
 
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "GCN": _gcn,
-    "SAGE": lambda: nn.GraphSAGE(WIDTH, 16, 2, CLASSES, dropout=0.5),
-    "GAT": lambda: nn.GAT(WIDTH, 16, 2, CLASSES, heads=2, dropout=0.5),
-    "GATv2, loops added": lambda: nn.GAT(WIDTH, 16, 2, CLASSES, heads=2, v2=True, dropout=0.5),
+    "GAT, loops added": lambda: nn.GAT(WIDTH, 16, 2, CLASSES, heads=2, dropout=0.5),
     "TransformerConv": lambda: Net(
         lambda net, x, edges: net.conv(x, edges), nn.TransformerConv(WIDTH, CLASSES, heads=2, concat=False, dropout=0.5)
     ),
@@ -87,12 +81,9 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "in place": lambda: Net(
         lambda net, x, edges: net.conv(functional.dropout(net.linear(x), 0.5, inplace=True), edges)
     ),
-    "torch.dropout": lambda: Net(lambda net, x, edges: net.conv(torch.dropout(x, 0.5, net.training), edges)),
-    "AlphaDropout": lambda: _dropped(torch.nn.AlphaDropout(0.4)),
     "FeatureAlphaDropout": lambda: _dropped(functional.feature_alpha_dropout, p=0.4, training=True),
     "channels": lambda: Net(_channels),
     "a stack": lambda: Net(_stacked),
-    "a weight": lambda: Net(lambda net, x, edges: net.conv(x @ functional.dropout(net.weight, 0.5), edges)),
     "all": lambda: _dropped(functional.dropout, p=1.0),
 }
 
@@ -142,8 +133,7 @@ def _model(name: str = "GCN") -> torch.nn.Module:
 def test_the_curve_does_not_depend_on_the_number_of_ranks(name: str) -> None:
     """Rows of nodes, with halo, of edges with repeated ends, of a weight: what is dropped follows what a row is of."""
     alone = train(_model(name), 1)
-    for size in (2, 3):
-        np.testing.assert_allclose(train(_model(name), size), alone, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(train(_model(name), 3), alone, rtol=0, atol=1e-10)
     assert train(_model(name), 1, state={**STATE, "seed": 6}) != alone or name == "all"
 
 
@@ -174,32 +164,15 @@ CHECKPOINTED: dict[str, Callable[..., Callable[..., torch.Tensor]]] = {
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("what", CHECKPOINTED)
-@pytest.mark.parametrize("name", ["GAT", "GATv2, loops added"])
-def test_a_checkpoint_drops_the_same_again(name: str, what: str, use_reentrant: bool) -> None:  # noqa: FBT001
+def test_a_checkpoint_drops_the_same_again(what: str, use_reentrant: bool) -> None:  # noqa: FBT001
     """Backward calls the function again, when the model has gone on to other masks, or does not run at all."""
-    model = inner = _model(name)
+    model = inner = _model("GAT, loops added")
     if what == "a part of it":
         model = Net(_in_segments, inner)
     call = CHECKPOINTED[what]
     expected = train(model, 2, call=call(lambda function, *args: function(*args)))
     found = train(model, 2, call=call(partial(checkpoint, use_reentrant=use_reentrant)))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-@pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning")
-def test_a_compiled_model_drops_the_same() -> None:
-    """The masks are made outside of what is compiled."""
-    name = "GCN"
-
-    def work(part: GraphPart) -> list[float]:
-        model = ug.distribute(_model(name).double(), part, check=False)
-        ug.dropout_state(model, STATE)
-        return losses_of(torch.compile(model, backend="eager"), part, 2)
-
-    torch._dynamo.reset()
-    (found,) = on_parts(WHOLE, 1, work)
-    np.testing.assert_allclose(found, train(_model(name), 1, steps=2), rtol=0, atol=1e-10)
 
 
 def test_a_state_that_is_saved_goes_on() -> None:
@@ -227,24 +200,27 @@ def test_a_state_that_is_saved_goes_on() -> None:
 
 
 def test_the_state_of_a_model_that_is_not_distributed_is_refused() -> None:
-    """So is a state that is none."""
+    """So is a state that is none. The seed of a new one is rank 0's."""
     with pytest.raises(SpecError, match="the model is not distributed"):
         ug.dropout_state(_model())
 
-    def work(part: GraphPart) -> None:
+    def work(part: GraphPart) -> dict[str, int]:
+        model = ug.distribute(_model(), part)
         with pytest.raises(SpecError, match="expected what"):
-            ug.dropout_state(ug.distribute(_model(), part), {"seed": 1})
+            ug.dropout_state(model, {"seed": 1})
+        return ug.dropout_state(model)
 
-    on_parts(WHOLE, 1, work)
+    first, *others = on_parts(WHOLE, 3, work)
+    assert others == [first, first]
 
 
 def test_the_generator_of_the_script_is_left_alone() -> None:
     """A forward draws nothing from it; `distribute` draws one number, so that two models drop other elements."""
 
     def work(part: GraphPart) -> None:
-        models = [ug.distribute(_model(name).double(), part) for name in ("GCN", "GAT")]
+        models = [ug.distribute(_model(name).double(), part) for name in ("GCN", "a stack")]
         seeds = {
-            ug.dropout_state(ug.distribute(one.double(), part))["seed"] for one in (MODELS["GCN"](), _model("SAGE"))
+            ug.dropout_state(ug.distribute(one.double(), part))["seed"] for one in (MODELS["GCN"](), _model("a stack"))
         }
         assert len(seeds) == 2
         for model in models:
@@ -253,24 +229,6 @@ def test_the_generator_of_the_script_is_left_alone() -> None:
             assert torch.equal(torch.get_rng_state(), before)
 
     on_parts(WHOLE, 1, work)
-
-
-def test_ranks_with_other_generators_drop_the_same() -> None:
-    """The seed is rank 0's."""
-
-    def work(part: GraphPart) -> dict[str, int]:
-        model = _model()
-        return ug.dropout_state(ug.distribute(model, part))
-
-    first, *others = on_parts(WHOLE, 3, work)
-    assert others == [first, first]
-
-
-def test_another_method_of_the_model_drops_the_same() -> None:
-    """`encode`, which PyG's models for links have, with a dropout of its own."""
-    model = _dropped(functional.dropout)
-    curves = [train(model, size, call=lambda model, x, edges: model.encode(x, edges)) for size in (1, 3)]
-    np.testing.assert_allclose(curves[1], curves[0], rtol=0, atol=1e-10)
 
 
 def test_each_forward_and_each_dropout_drops_others() -> None:
@@ -290,14 +248,9 @@ def test_each_forward_and_each_dropout_drops_others() -> None:
 
 TOLD: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     "some rows": (lambda net, x, edges: functional.dropout(net.conv(x, edges)[1:]), "are not those of all owned nodes"),
-    "LSTM": (lambda _, x, __: torch.nn.LSTM(WIDTH, 4, 2, dropout=0.5).double()(x)[0], "a recurrent layer"),
     "attention": (
         lambda _, x, __: torch.nn.MultiheadAttention(WIDTH, 2, 0.5).double()(x[None], x[None], x[None])[0],
         "MultiheadAttention",
-    ),
-    "products": (
-        lambda _, x, __: functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], None, 0.5),
-        "scaled_dot_product_attention",
     ),
 }  # fmt: skip
 

@@ -1,12 +1,9 @@
 """From a data set to this rank's part, by ranks that are threads."""
 
 import shutil
-import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -19,10 +16,8 @@ from unilaunch.folder.log import Log
 from unilaunch.interfaces.backend import Placement
 from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import LauncherInfo, count_world
-from unilaunch.rank.current import Member, join
 from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_graph import loading
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.partition import preparation, store
@@ -96,26 +91,6 @@ def test_an_incomplete_partition_is_refused_before_the_graph_is_read(tmp_path: P
         preparation.prepare(options, 2, Log(level="CRITICAL"))
 
 
-def test_a_folder_that_cannot_be_looked_into_is_refused(tmp_path: Path) -> None:
-    """A name that is too long; a folder that may not be entered takes the same way."""
-    options = DataSpec(dataset="sbm", data_dir=tmp_path, partition_dir=tmp_path / ("a" * 300))
-    with pytest.raises(InputError, match="cannot be read: File name too long: choose another --partition-dir"):
-        preparation.prepare(options, 2, Log(level="CRITICAL"))
-    options = DataSpec(dataset="sbm", data_dir=tmp_path, partition_dir=Path("~nobody-of-this-name/a"))
-    with pytest.raises(InputError, match=r"cannot be read: Could not determine home directory.*--partition-dir"):
-        preparation.prepare(options, 2, Log(level="CRITICAL"))
-
-
-def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
-    """What a rank sends has its place in the halo of the other, also where it receives nothing in return."""
-    edges = np.array([[0, 1, 2, 2, 4, 4, 4], [3, 3, 3, 5, 1, 0, 4]])
-    np.savez(tmp_path / "own.npz", x=np.eye(6), y=np.arange(6) % 2, edge_index=edges)
-    options = DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path)
-    parts = _prepare(options, ["a", "a", "b"], tmp_path / "out", as_given=True)
-    assert sum(part.num_halo for part in parts) == sum(len(part.send_rows) for part in parts) > 0
-    assert sum(len(part.owned_indices) + len(part.halo_indices) for part in parts) == 7
-
-
 def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_path: Path) -> None:
     """`sbm` is symmetric by its definition; what a file holds is not known before it is read."""
     kept: dict[str, list[Part]] = {}
@@ -144,43 +119,21 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
     assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*own, *symmetric))
 
 
-def test_the_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no shell has replaced the ~."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    data, partitions = Path("~/data"), Path("~/data/partitions")
-    for options in (DataSpec(dataset="sbm", data_dir=data), DataSpec(dataset="sbm", partition_dir=partitions)):
-        made = preparation.prepare(options, 2, Log(level="CRITICAL")).folder
-        assert made.parent == tmp_path / "data" / "partitions"
-
-
-def test_options_of_a_diffusion_need_one() -> None:
-    """But a spec that was written down says all defaults."""
-    with pytest.raises(SpecError, match="gdc_top_k: must be left out without use_gdc"):
-        DataSpec(gdc_top_k=3)
-    with pytest.raises(SpecError, match="gdc_threshold: must be left out beside gdc_top_k"):
-        DataSpec(use_gdc=True, gdc_top_k=3, gdc_threshold=0.1)
-    assert DataSpec(gdc_top_k=3, use_gdc=True).gdc_top_k == 3
-    assert DataSpec.model_validate(DataSpec().model_dump()) == DataSpec()
-
-
-def test_what_a_network_of_ones_own_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name of the option."""
-    with pytest.raises(SpecError, match="use_gdc: a diffused graph is for the model gcn"):
-        preparation.prepare(DataSpec(use_gdc=True), 2, Log(level="CRITICAL"), as_given=True)
-    member = create_autospec(Member, instance=True, environ={})
-    monkeypatch.setattr(loading, "join", create_autospec(join, return_value=member))
-    with pytest.raises(SpecError, match="parallel='auto': a network of your own needs parallel='graph'"):
-        loading.load_part("sbm", "cpu", {"parallel": "auto"})
-
-
-def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
-    """It would not use the weights."""
-    arrays: dict[str, Any] = {"edge_index": np.array([[0, 1], [1, 0]]), "edge_weight": np.array([2.0, 2])}
-    np.savez(tmp_path / "own.npz", x=np.eye(2), y=np.arange(2), **arrays)
-    with pytest.raises(InputError, match="--use-gdc diffuses a graph whose edges have no weights"):
-        preparation.read_graph(
-            DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path, use_gdc=True), Log(level="CRITICAL")
-        )
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gdc_top_k": 3}, "gdc_top_k: must be left out without use_gdc"),
+        ({"use_gdc": True, "gdc_top_k": 3, "gdc_threshold": 0.1}, "gdc_threshold: must be left out beside gdc_top_k"),
+        ({"owner": "owner.npy", "partitioner": "metis"}, "owner: must be left out beside partitioner"),
+        ({"owner": "owner.npy", "balance": "edges"}, "owner: must be left out beside balance"),
+        ({"owner": "owner.npy", "parallel": "tensor"}, "owner: must be left out beside parallel"),
+        ({"use_gdc": True}, "use_gdc: a diffused graph is for the model gcn"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], words: str) -> None:
+    """By the name of the option, with the other one."""
+    with pytest.raises(SpecError, match=words):
+        preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)
 
 
 def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
@@ -304,15 +257,6 @@ def test_a_damaged_copy_of_the_rows_is_named_and_made_anew(tmp_path: Path, capsy
     assert load_part(first, 0, 2).num_nodes == 60
 
 
-def test_only_a_balance_of_training_nodes_asks_for_the_mask(tmp_path: Path) -> None:
-    """Then another mask is another cut."""
-    for shares, cuts in (((0.5, 0.25, 0.25), 1), ((0.2, 0.2, 0.6), 2)):
-        folder = _write_graph(tmp_path / "graph", split=shares)
-        options = DataSpec(dataset=str(folder), data_dir=tmp_path, balance="train")
-        preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
-        assert len(list((tmp_path / "partitions").glob("*/part.0"))) == cuts
-
-
 def test_a_prediction_depends_on_edges_and_features_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`inputs_sha256` names them, for any partition, and in any version of the partition's files."""
     seen, cuts = [], []
@@ -343,11 +287,8 @@ def test_a_partition_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
     ("owner", "words"),
     [
         (np.arange(60) % 3, "owner: names 3 parts, 0 to 2, but there are 2 ranks: each of 0 to 1 must own a node"),
-        (np.zeros(60, int), "owner: names 1 parts, 0 to 0, but there are 2 ranks"),
-        (np.arange(60) % 2 - 1, "owner: names 2 parts, -1 to 0"),
         (np.arange(59) % 2, "owner: 59 numbers, but the graph has 60 nodes"),
         (np.full(60, 0.5), r"whole numbers \(num_nodes,\), not float64"),
-        (np.zeros((60, 2), int), r"whole numbers \(num_nodes,\), not int64 \(60, 2\)"),
         (None, r"owner\.npy: cannot be read: No such file"),
     ],
 )
@@ -360,53 +301,3 @@ def test_a_partition_of_ones_own_that_does_not_fit_is_refused(owner: Any, words:
     with pytest.raises(InputError, match=words):
         preparation.prepare(options, 2, Log(level="CRITICAL"))
     assert not (tmp_path / "partitions").exists()
-
-
-def test_load_takes_an_owner_of_each_node_as_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On each rank; what is no array of whole numbers is refused by each, so that none waits for another."""
-    current = threading.local()
-    monkeypatch.setattr(loading, "join", lambda _: current.member)
-    folder = _write_graph(tmp_path / "graph")
-
-    def load(owner: Any, rank: int, peers: RankInTurn) -> Part:
-        world = count_world(LauncherInfo("threads", rank, 2, None, None, "run", {}), ["a", "a"], "a")
-        current.member = create_autospec(Member, instance=True, environ={}, world=world, peers=peers)
-        return loading.load_part(folder, "cpu", {"owner": owner, "data_dir": tmp_path})[0]
-
-    owner = np.random.default_rng(0).integers(0, 2, 60)
-    for part in in_turns(2, partial(load, owner)):
-        np.testing.assert_array_equal(np.sort(part.owned), np.flatnonzero(owner == part.index))
-    with pytest.raises(SpecError, match="owner: expected the rank of each node, whole numbers"):
-        in_turns(2, partial(load, owner / 2))
-
-
-def test_an_owner_of_each_node_leaves_nothing_else_to_choose() -> None:
-    """No partitioner cuts then, and nothing is balanced."""
-    owner = Path("owner.npy")
-    with pytest.raises(SpecError, match="owner: must be left out beside partitioner"):
-        DataSpec(owner=owner, partitioner="metis")
-    with pytest.raises(SpecError, match="owner: must be left out beside balance"):
-        DataSpec(owner=owner, balance="edges")
-    with pytest.raises(SpecError, match="owner: must be left out beside parallel"):
-        DataSpec(owner=owner, parallel="tensor")
-
-
-def test_ranks_of_a_host_read_rows_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together: what one of them cannot read ends all of them."""
-    monkeypatch.setattr(store, "_STEP", 256)
-    options = DataSpec(dataset=str(_write_graph(tmp_path / "graph")), data_dir=tmp_path)
-    parts = _prepare(options, ["a", "a", "b"], tmp_path / "out", as_given=True)
-    whole = np.load(tmp_path / "graph" / "x.npy")
-    for part in parts:
-        np.testing.assert_array_equal(part.features, whole[part.owned])
-    (split,) = (tmp_path / "partitions" / "graph-nodes").glob("split-*")
-    opened = PartReader.open
-
-    def damaging(*given: Any, **named: Any) -> PartReader:
-        reader = opened(*given, **named)
-        split.write_bytes(split.read_bytes()[:-1] + b"\x09")
-        return reader
-
-    monkeypatch.setattr(PartReader, "open", damaging)
-    with pytest.raises(RefusedTogetherError, match=r"split-.*damaged"):
-        _prepare(options, ["a", "a", "b"], tmp_path / "again", as_given=True)

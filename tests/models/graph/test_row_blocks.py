@@ -1,9 +1,5 @@
 """The sparse products of the host: equal to each other, on one thread and on several."""
 
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -53,24 +49,10 @@ def _product(matrix: sp.csr_array, weights: NDArray[np.float32], rows: Rows, ker
     return out
 
 
-def test_threads_that_begin_later_keep_torchs_number() -> None:
-    """Those of a pool have one each; torch sets both by one call."""
-    number = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        pool = make_pool(2)
-        assert pool
-        assert set(pool.map(lambda _: torch.get_num_threads(), range(8))) == {1}
-        with ThreadPoolExecutor(1) as later:
-            assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(number)
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["C", "FBGEMM", "SciPy"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (70, 3), (300, 7), (5000, 16), (2100, 41), (4097, 128), (90, 301)])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (300, 7), (4097, 128), (90, 301)])
 def test_blocks_give_the_product(name: str, threads: int, rows: int, width: int) -> None:
     """With values and with ones, at any width; threads of ours leave torch's own alone."""
     matrix = _matrix(rows, 300)
@@ -96,39 +78,3 @@ def test_a_rank_may_have_no_column(name: str) -> None:
     rows = np.empty(0, kernels.dtype).reshape(300, 0)
     blocks = RowBlocks(matrix.indptr.astype(np.int64), matrix.indices, matrix.data, 300, kernels).blocks
     blocks[0].multiply(rows, np.empty((9, 0), kernels.dtype), add=False)
-
-
-def test_arrays_of_a_file_are_not_warned_of() -> None:
-    """A part's are mapped, and not writable: torch would say so on every rank."""
-    program = """
-import numpy as np, torch
-from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.operators.row_blocks import RowBlocks
-indptr, indices = np.array([0, 2]), np.array([0, 1], np.int32)
-indices.flags.writeable = False
-out = np.zeros((1, 2), "f")
-blocks = RowBlocks(indptr, indices, np.zeros(0, np.float32), 2, PortableKernels(np.dtype("float32"))).blocks
-blocks[0].multiply(np.eye(2, dtype="f"), out, add=False)
-print(out)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == ("[[1. 1.]]", "")
-
-
-def test_torch_is_imported_for_large_matrices_only() -> None:
-    """A rank of MindSpore with a small part starts without it."""
-    program = """
-import sys
-import numpy as np
-from unilaunch_graph.kernels.portable import PortableKernels
-from unilaunch_graph.kernels import choice
-from unilaunch_graph.operators import row_blocks
-def imported(many):
-    choice._MANY_FOR_TORCH = many
-    kernels = PortableKernels(np.dtype("float32"))
-    row_blocks.RowBlocks(np.array([0, 2]), np.array([0, 1], np.int32), np.zeros(0, np.float32), 2, kernels)
-    return "torch" in sys.modules
-print(imported(3), imported(2))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from graphs_by_hand import parts_of
 from threaded_ranks import on_every_rank
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -58,7 +58,7 @@ def make_whole(
 def on_parts(whole: Whole, size: int, work: Callable[[GraphPart], T], owner: Any = None) -> list[T]:
     """Return what *work* returns for each part; *owner* gives each node's part, by default by turns."""
     owners = np.arange(len(whole.x)) * 7 % size if owner is None else np.asarray(owner, np.int64)
-    parts = list(split_parts(whole.graph, order_nodes(whole.graph, owners, size)))
+    parts = parts_of(whole.graph, owners, size)
 
     def run(rank: int, collectives: Any) -> T:
         part = make_part(parts[rank], Ranks(rank, size, collectives, torch.device("cpu")))

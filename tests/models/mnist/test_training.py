@@ -1,12 +1,18 @@
-"""The training's own arithmetic, with a network that only counts."""
+"""Training: equal shards, networks beside a gradient by hand, and every image counts."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.errors import SpecError
 from unilaunch.folder.folder import OutputFolder
 from unilaunch.folder.log import Log
 from unilaunch.interfaces.backend import Placement
@@ -14,10 +20,127 @@ from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import World
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_mnist.arrays import Floats, Labels
-from unilaunch_mnist.network import Network
+from unilaunch_mnist.loading import load_network
+from unilaunch_mnist.mindspore_network import MindSporeNetwork
+from unilaunch_mnist.network import Network, initial_weights, views
 from unilaunch_mnist.preparation import Mnist
+from unilaunch_mnist.sharding import normalise, shard
 from unilaunch_mnist.spec import MnistSpec
+from unilaunch_mnist.torch_network import TorchNetwork
 from unilaunch_mnist.training import Training
+
+SIZES = st.integers(1, 9)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(num_images=st.integers(1, 200), size=SIZES, seed=SEEDS, epoch=st.integers(0, 1000))
+def test_shards_are_disjoint_and_cover(num_images: int, size: int, seed: int, epoch: int) -> None:
+    """Every image once; a full round is completed with the first images, and with no others."""
+    shards = [shard(num_images, rank, size, seed, epoch) for rank in range(size)]
+    assert {len(own) for own in shards} == {-(-num_images // size)}
+    dealt = np.stack(shards, axis=1).ravel()
+    assert sorted(dealt[:num_images]) == list(range(num_images))
+    again = dealt[num_images:]
+    assert len(again) < size
+    np.testing.assert_array_equal(again, np.resize(dealt[:num_images], len(again)))
+
+
+@given(rounds=st.integers(1, 30), size=SIZES, batch_size=st.integers(1, 8), seed=SEEDS)
+def test_the_global_batches_do_not_depend_on_the_ranks(rounds: int, size: int, batch_size: int, seed: int) -> None:
+    """When the images go round: the ranks' batches of a step are one rank's batch that is as large."""
+    num_images = rounds * size
+    alone = shard(num_images, 0, 1, seed, 3)
+    shards = [shard(num_images, rank, size, seed, 3) for rank in range(size)]
+    for step in range(-(-rounds // batch_size)):
+        batches = [own[step * batch_size : (step + 1) * batch_size] for own in shards]
+        together = alone[step * batch_size * size : (step + 1) * batch_size * size]
+        assert sorted(np.concatenate(batches)) == sorted(together)
+
+
+def test_every_epoch_and_seed_shuffles_anew() -> None:
+    """And the same ones shuffle alike."""
+    orders = {tuple(shard(50, 0, 1, seed, epoch)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+    assert tuple(shard(50, 0, 1, 2, 2)) in orders
+
+
+def test_normalise_is_the_tutorials() -> None:
+    """Rescale by 1/255, then Normalize, to float32's last digits."""
+    pixels = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    expected = (pixels / 255.0 - 0.1307) / 0.3081
+    normal = normalise(pixels)
+    assert normal.dtype == np.float32
+    np.testing.assert_allclose(normal, expected, rtol=0, atol=1e-6)
+
+
+def _torch_device(weights: Floats) -> Network:
+    network = TorchNetwork(weights, "cpu")
+    network.on_host, network.flat = False, torch.from_numpy(weights)
+    return network
+
+
+NETWORKS: dict[str, Callable[[Floats], Network]] = {
+    "torch": lambda weights: TorchNetwork(weights, "cpu"),
+    "torch, device": _torch_device,
+    "mindspore": lambda weights: MindSporeNetwork(weights, on_host=True),
+    "mindspore, device": lambda weights: MindSporeNetwork(weights, on_host=False),
+}
+
+
+def _batch(count: int) -> tuple[Floats, Labels]:
+    draw = np.random.default_rng(count)
+    return draw.standard_normal((count, 784)).astype(np.float32), draw.integers(0, 10, count)
+
+
+def by_hand(flat: Floats, images: Floats, labels: Labels) -> NDArray[np.float64]:
+    """Return the loss and its gradient in float64. (7851,)"""
+    matrix, bias = views(flat.astype(np.float64))
+    dense = images.astype(np.float64) @ matrix + bias
+    exponents = np.exp(np.maximum(dense, 0))
+    softmax = exponents / exponents.sum(axis=1, keepdims=True)
+    own = np.arange(len(labels))
+    loss = -np.log(softmax[own, labels]).mean()
+    softmax[own, labels] -= 1
+    slope = softmax / len(labels) * (dense > 0)
+    return np.concatenate([[loss], (images.T.astype(np.float64) @ slope).ravel(), slope.sum(axis=0)])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("count", [1, 2, 32])
+def test_steps_are_those_by_hand(name: str, count: int) -> None:
+    """Loss, gradient and weights over three steps, and the answers after them."""
+    images, labels = _batch(count)
+    expected = initial_weights(4)
+    network = NETWORKS[name](initial_weights(4))
+    for _ in range(3):
+        fused = network.local(network.gradient(images, labels))
+        np.testing.assert_allclose(np.asarray(fused), by_hand(expected, images, labels), rtol=0, atol=2e-6)
+        network.flat -= 0.01 * fused[1:]
+        expected -= (0.01 * by_hand(expected, images, labels)[1:]).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(network.flat), expected, rtol=0, atol=1e-6)
+    matrix, bias = views(expected)
+    answers = np.maximum(images @ matrix + bias, 0).argmax(axis=1)
+    assert network.count_right(images, labels) == (answers == labels).sum()
+
+
+def test_initial_weights_are_the_tutorials() -> None:
+    """Normal with deviation 0.01, and a bias of zeros; the seed decides."""
+    matrix, bias = views(initial_weights(1))
+    assert matrix.dtype == np.float32
+    assert abs(matrix.mean()) < 5e-4
+    assert abs(matrix.std() - 0.01) < 2e-4
+    assert not bias.any()
+    np.testing.assert_array_equal(initial_weights(1), initial_weights(1))
+    assert (initial_weights(1) != initial_weights(2)).any()
+
+
+def test_the_network_belongs_to_the_backend() -> None:
+    """And what no backend has is refused."""
+    placement = Placement("cpu", 0, 1)
+    assert isinstance(load_network("torch", placement, 0), TorchNetwork)
+    assert isinstance(load_network("mindspore", placement, 0), MindSporeNetwork)
+    with pytest.raises(SpecError, match=r"--backend mindspore --device cuda: the model mnist runs on torch"):
+        load_network("mindspore", Placement("cuda", 0, 1), 0)
 
 
 class _Right(Network):

@@ -1,0 +1,197 @@
+"""Rows of the halo, in shared memory or in messages, as rows or partial sums, exact or in 16 bits: the right ones."""
+
+import gc
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
+from threaded_ranks import on_every_rank
+from unilaunch.interfaces.backend import Collectives
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.user_halo import Directory, RowFetch, RowHalo
+from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
+from unilaunch_graph.kernels.portable import to_bfloat16
+from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
+from unilaunch_graph.partition.part import Part
+
+
+class _Ranks:
+    """The ranks' collectives, as `Directory` takes them."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+
+    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+        """Return the rows from every rank."""
+        received = np.empty(sum(receive_counts), rows.dtype)
+        self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
+        return received
+
+    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of all ranks' numbers."""
+        self.collectives.all_reduce(numbers)
+        return numbers
+
+
+@settings(max_examples=30)
+@given(cut_directed_graphs())
+def test_halo_and_fetch_and_their_transposes(cut: Cut) -> None:
+    """The rows are the right nodes', of the halo or of any nodes, and <H x, y> == <x, H^T y> over all ranks."""
+    graph, owner, num_parts = cut
+    parts = parts_of(graph, owner, num_parts)
+    rows = np.random.default_rng(0).normal(size=(graph.num_nodes, 2))
+
+    def work(rank: int, collectives: Collectives) -> Any:
+        part, draw, difference = parts[rank], np.random.default_rng(rank), 0.0
+        halo, nodes = RowHalo(part, collectives), draw.integers(0, graph.num_nodes, 9 * rank)
+        fetch = RowFetch(halo, Directory(part, _Ranks(collectives)).plan(nodes))
+        for operator, names in ((halo, np.concatenate((part.owned, part.halo))), (fetch, nodes)):
+            found = operator.matmat(rows[part.owned])
+            np.testing.assert_array_equal(found, rows[names])
+            back = draw.normal(size=found.shape)
+            difference += (found * back).sum() - (rows[part.owned] * operator.rmatmat(back)).sum()
+        return difference
+
+    assert abs(sum(on_every_rank(num_parts, work))) < 1e-10
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_segments(degrees: list[int]) -> None:
+    """Sum and transpose are adjoint; the softmax of a node sums to 1, and its gradient is the difference quotient's."""
+    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    draw = np.random.default_rng(0)
+    messages, rows = draw.normal(size=(indptr[-1], 2)), draw.normal(size=(len(degrees), 2))
+    total, softmax = SegmentSum(indptr), SegmentSoftmax(indptr)
+    np.testing.assert_allclose((total.matmat(messages) * rows).sum(), (messages * total.rmatmat(rows)).sum())
+    shares = softmax.forward(messages)
+    np.testing.assert_allclose(total.matmat(shares), np.minimum(degrees, 1)[:, None].repeat(2, 1))
+    upstream, step = draw.normal(size=shares.shape), draw.normal(size=shares.shape) * 1e-6
+    change = (softmax.forward(messages + step) - softmax.forward(messages - step)) / 2
+    np.testing.assert_allclose((change * upstream).sum(), (softmax.backward(shares, upstream) * step).sum(), atol=1e-14)
+
+
+#: Three nodes, each in a part of its own, and each a neighbour of both others.
+TRIANGLE = make_graph(3, [(0, 1), (1, 2), (0, 2)])
+
+
+def _triangle() -> list[Part]:
+    return parts_of(TRIANGLE, np.arange(3), 3)
+
+
+@given(
+    cut=cut_graphs(),
+    widths=st.lists(st.sampled_from([1, 3, 40]), min_size=1, max_size=5),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    wire=st.sampled_from([Exact(), BFloat16()]),
+)
+@settings(max_examples=40)
+def test_rows_are_written_where_they_are_read(cut: Cut, widths: list[int], dtype: type, wire: Wire) -> None:
+    """Of any widths, one exchange after the other; the bytes that arrive are counted as of messages."""
+    parts = parts_of(*cut)
+    x = [np.random.default_rng(at).standard_normal((cut[0].num_nodes, width)) for at, width in enumerate(widths)]
+    exact: list[Any] = [rows.astype(np.float32).astype(dtype) for rows in x]
+
+    def work(rank: int, collectives: Collectives) -> tuple[bool, list[Any], int]:
+        part, meter = parts[rank], Meter()
+        halo = HaloExchange(part, collectives, meter, wire)
+        arrived = [halo.begin(rows[part.owned]).wait().copy() for rows in exact]
+        return halo.shared is not None, arrived, meter.read()[1]
+
+    for part, (is_shared, arrived, received) in zip(parts, on_every_rank(len(parts), work), strict=True):
+        assert is_shared == (len(parts) > 1)
+        size = 2 if isinstance(wire, BFloat16) else np.dtype(dtype).itemsize
+        assert received == part.num_halo * sum(widths) * size
+        for rows, found in zip(exact, arrived, strict=True):
+            near = 2.0**-8 if isinstance(wire, BFloat16) else 0
+            np.testing.assert_allclose(found, rows[part.halo], rtol=near)
+
+
+def test_rows_stay_while_others_have_begun_the_next_exchange() -> None:
+    """A rank that is slow still reads: the next rows go to the other file."""
+    parts, x = _triangle(), np.arange(12.0).reshape(4, 3, 1)
+
+    def work(rank: int, collectives: Collectives) -> bool:
+        part = parts[rank]
+        halo = HaloExchange(part, collectives, Meter(), Exact())
+        right = []
+        for rows, following in pairwise(x):
+            arrived = halo.begin(rows[part.owned]).wait()
+            begun = halo.begin(following[part.owned]) if rank else None
+            collectives.barrier()
+            right.append(rank or (arrived == rows[part.halo]).all())
+            begun = begun or halo.begin(following[part.owned])
+            right.append((begun.wait() == following[part.halo]).all())
+        return all(right)
+
+    assert on_every_rank(3, work) == [True] * 3
+
+
+def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all ranks, also if one alone cannot share; what was opened is closed."""
+    parts, x = _triangle(), np.arange(3.0)[:, None]
+    names: list[str] = []
+    make = os.memfd_create
+
+    def refuse_one_rank(name: str) -> int:
+        if name not in names:
+            names.append(name)
+        if names[0] == name:
+            raise PermissionError(name)
+        return make(name)
+
+    monkeypatch.setattr(os, "memfd_create", refuse_one_rank)
+
+    def work(rank: int, collectives: Collectives) -> tuple[bool, list[float]]:
+        halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
+        return halo.shared is None, halo.begin(x[parts[rank].owned]).wait()[:, 0].tolist()
+
+    before = _open_files()
+    found = on_every_rank(3, work)
+    assert _open_files() == before
+    assert found == [(True, [1.0, 2.0]), (True, [0.0, 2.0]), (True, [0.0, 1.0])]
+
+
+def _open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _travel(wire: Any, rows: NDArray[Any]) -> NDArray[Any]:
+    columns, kind = wire.columns(rows.shape[1], rows.dtype)
+    buffer = np.empty((len(rows), columns), kind)
+    wire.pack(rows, np.arange(len(rows), dtype=np.int32), buffer)
+    return np.asarray(wire.unpack(buffer, rows.shape[1], rows.dtype))
+
+
+def test_bfloat16_rounds_ties_to_even() -> None:
+    """As torch does: half a step away is rounded to the word whose last bit is 0, up or down, of either sign."""
+    import torch
+
+    words = np.array([0x3F80, 0x3F81, 0x4049, 0x404A, 0x0001, 0x7F7E, 0], np.uint32)
+    for half in (0x7FFF, 0x8000, 0x8001):
+        for sign in (0, 0x8000_0000):
+            numbers = ((words << 16) + half + sign).astype(np.uint32).view(np.float32)
+            expected = torch.from_numpy(numbers).bfloat16().view(torch.int16).numpy().view(np.uint16)
+            np.testing.assert_array_equal(to_bfloat16(numbers), expected)
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wire", [Exact(), BFloat16()], ids=lambda wire: type(wire).__name__)
+def test_no_wire_makes_a_diverged_row_finite(wire: Wire, number: float) -> None:
+    """So that a training which has left the finite numbers is found; the other rows stay as they were."""
+    rows = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    rows[1, 2] = number
+    with np.errstate(invalid="ignore"):  # as in a training
+        arrived = _travel(wire, rows)
+    assert not np.isfinite(arrived[1, 2])
+    assert np.isfinite(arrived[[0, 2]]).all()
