@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph, make_graph, parts_of
 from unilaunch.errors import InputError
-from unilaunch_graph import aside
+from unilaunch_graph import new_files
 from unilaunch_graph.data import hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
@@ -206,7 +206,7 @@ def test_two_hosts_that_cut_at_once_make_one_whole_partition(tmp_path: Path, mon
     """Also where the file system shows a lock on its own host only: the one removed what the other was writing."""
     folder, host = tmp_path / "ring", ["a"]
     monkeypatch.setattr(fcntl, "flock", lambda _place, _how: None)
-    monkeypatch.setattr(aside, "_kernel", lambda: host[0])
+    monkeypatch.setattr(new_files, "_kernel", lambda: host[0])
 
     def parts() -> Iterator[Part]:
         first, second = _parts()
