@@ -12,7 +12,7 @@ from unilaunch.errors import SpecError
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_file, read_task
 from unilaunch.spec.run_spec import RunSpec, validate
-from unilaunch.spec.variables import read_variables
+from unilaunch.spec.variables import describe_services, read_variables
 
 TEXTS = {
     "run.toml": 'backend = "torch"\nmaster-port = 4000\n[options]\nepochs = 3\n',
@@ -87,11 +87,13 @@ def test_a_variable_of_a_service_sets_nothing(name: str, value: str) -> None:
     """Kubernetes makes it in every pod."""
     environ = {name: value, "UNILAUNCH_MASTER_PORT": "29500"}
     assert read_variables(environ, ["master_port"], lambda: [["metrics_port"]]) == {"master_port": "29500"}
+    assert name in describe_services(environ)
 
 
 def test_an_exported_port_of_metrics_is_an_option() -> None:
     environ = {"UNILAUNCH_METRICS_PORT": "9464"}
     assert read_variables(environ, ["metrics_port"], list) == {"metrics_port": "9464"}
+    assert describe_services(environ) == ""
 
 
 def test_the_port_of_a_service_is_no_address_of_rank_0() -> None:
