@@ -170,6 +170,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
         _write(lambda: sys.stdout.write(emit(str(kind), given, environ)))
         return 0
+    _say_services(environ)
     if not dry_run:
         return _start(given, environ)
     from unilaunch.job.plan import make_plan, show_plan
@@ -208,6 +209,13 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))
     return returncode
+
+
+def _say_services(environ: Mapping[str, str]) -> None:
+    from unilaunch.spec.variables import describe_services
+
+    if line := describe_services(environ):
+        say(line)
 
 
 def _say_which_are_ours(args: Sequence[str], target: str) -> None:
@@ -262,4 +270,5 @@ def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str,
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
     from unilaunch.spec.reading import read_options
 
+    _say_services(environ)
     return read_options(kind, given, environ, fields)

@@ -27,7 +27,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.rendezvous import join, join_mpi
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.task import Task
-from unilaunch.spec.variables import KEY, MONITOR, SPEC, WINDOWS, attempt_of
+from unilaunch.spec.variables import KEY, MONITOR, SPEC, WINDOWS, attempt_of, describe_services
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
             return _schedule(read_task())
         found = launchers.detect(environ)
         number = found.rank
+        if number == 0 and MONITOR not in environ and (line := describe_services(environ)):
+            say(line)
         allow_files(_FILES * (found.size or 1))
         status.send(messages.Named(number, gethostname(), attempt_of(environ)))
         status.note(phase="meeting the other ranks" if found.one_host else MEETING_HOSTS)

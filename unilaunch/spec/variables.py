@@ -74,6 +74,17 @@ def is_of_a_service(name: str, value: str) -> bool:
     return bool(_NAME.fullmatch(name) or (name.endswith("_PORT") and _ADDRESS.fullmatch(value)))
 
 
+def describe_services(environ: Mapping[str, str]) -> str:
+    """Return a line about the variables of Services that have the names of options; "" if there are none."""
+    named = sorted(
+        name for name in environ if name.startswith(VARIABLE_PREFIX) and is_of_a_service(name, environ[name])
+    )
+    if not named:
+        return ""
+    more = f" and {len(named) - 1} more" if named[1:] else ""
+    return f"{named[0]}{more}: left out, since Kubernetes made it for a Service of this name"
+
+
 def attempt_of(environ: Mapping[str, str]) -> int:
     """Return how often `launch` has started this job before."""
     restarts = environ.get(RESTARTS, "")

@@ -9,7 +9,7 @@ from unilaunch.errors import SpecError
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_file, read_task
 from unilaunch.spec.run_spec import RunSpec, validate
-from unilaunch.spec.variables import read_variables
+from unilaunch.spec.variables import describe_services, read_variables
 
 TEXTS = {
     "run.toml": 'backend = "torch"\nmaster-port = 4000\n[options]\nepochs = 3\n',
@@ -68,9 +68,11 @@ def test_a_variable_of_a_service_sets_nothing(name: str, value: str) -> None:
     """Kubernetes makes it in every pod."""
     environ = {name: value, "UNILAUNCH_MASTER_PORT": "29500", "HOME": "/root"}
     assert read_variables(environ, ["master_port"], lambda: [["metrics_port"]]) == {"master_port": "29500"}
+    assert name in describe_services(environ)
     fields = {"metrics_port": "9464", "data_dir": "/data"}
     own = {"UNILAUNCH_METRICS_PORT": "9464", "UNILAUNCH_DATA": "/data"}  # the data folder has a shorter name
     assert read_variables(own, [], lambda: [fields]) == fields
+    assert describe_services(own) == ""
 
 
 def test_the_port_of_a_service_is_no_address_of_rank_0() -> None:
