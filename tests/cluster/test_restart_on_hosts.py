@@ -1,14 +1,13 @@
 """A job that loses a host, and goes on without it."""
 
 import sys
-import time
 from ast import literal_eval
 from pathlib import Path
 
 import numpy as np
 
 from cluster.conftest import MakeCluster
-from jobs.mpirun import NUMPY, NUMPY_BACKEND, alone
+from jobs.mpirun import NUMPY, NUMPY_BACKEND, unilaunch, wait_until
 from unilaunch.launchers.openmpi import has_fabric
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
@@ -17,7 +16,7 @@ OPTIONS = ["--data-dir", "data", "--precision", "float64", "--epochs", "12", "--
 
 def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, mpirun: Path, tmp_path: Path) -> None:
     """With fewer parts, from the newest checkpoint: the curve is that of a training without a fault."""
-    whole = alone(["-m", "unilaunch", "run", *OPTIONS], tmp_path, NUMPY).check().result["loss"]
+    whole = unilaunch(["run", *OPTIONS], tmp_path, NUMPY).check().result["loss"]
     hosts = make_cluster(3)
     hostfile = hosts.hostfile([1, 1, 1], tmp_path)
     options = ["--mpirun", str(mpirun), "--hostfile", str(hostfile), "--max-restarts", "1", "--elastic", "-x", "FAULT"]
@@ -28,10 +27,7 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
         "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }  # fmt: skip
     running = hosts.start(0, line, tmp_path, environ)
-    deadline = time.monotonic() + 100
-    while not (tmp_path / "now").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((tmp_path / "now").exists)
     hosts.power_off(2)
     job = running.finish(200).check()
     assert "rank 2 on node2 (cpu) failed" in job.console
