@@ -45,13 +45,13 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
 def test_a_single_rank_has_every_core_and_does_not_wait_for_an_empty_input(launcher: Launcher, tmp_path: Path) -> None:
     """Open MPI would bind it to one. As in a job of Slurm's, cron's or ssh's, with the input closed."""
     (tmp_path / "ask.py").write_text(
-        "import os, sys\nprint(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], repr(sys.stdin.read()))\n"
+        "import os, sys\nprint(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], [sys.stdin.read()])\n"
     )
     words = [sys.executable, "-m", "unilaunch", "launch", *launcher.options[:-1], "-n", "1", "ask.py"]
     mine = sorted(os.sched_getaffinity(0))
     for redirection in ("</dev/null", "<&-"):
         job = finish(["sh", "-c", f'exec "$@" {redirection}', "sh", *words], tmp_path, None).check()
-        assert job.stdout == f"{mine} {len(mine)} ''\n"
+        assert job.stdout == f"{mine} {len(mine)} ['']\n"
 
 
 @pytest.mark.parametrize("start", ["launch -n 2", "run"])
@@ -130,7 +130,7 @@ def _of_12(launcher: Launcher, limits: str, folder: Path) -> Finished:
 
 
 def test_many_ranks_with_few_open_files(openmpi5: Launcher, tmp_path: Path) -> None:
-    """The soft limit is raised as far as the ranks need; a hard one that cannot be raised is said, with what to raise."""
+    """The soft limit is raised as far as the ranks need; a hard one is said, with what to raise."""
     job = _of_12(openmpi5, "64:4096", tmp_path).check()
     assert (len(list(tmp_path.glob("up.*"))), "ulimit" in job.console) == (12, False)
     assert "ulimit -Hn allows 64 open files, and 12 ranks need up to" in _of_12(openmpi5, "64:64", tmp_path).console
@@ -220,7 +220,7 @@ def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "title"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
 @pytest.mark.usefixtures("by_numpy")
 def test_mpich_and_intel_mpi_are_launched_too(name: str, title: str, tmp_path: Path) -> None:
-    """By their own words; also in a container under Slurm, whose srun knows no cluster: Hydra would wait without end."""
+    """By their own words; also in a container under Slurm whose srun knows no cluster: Hydra would wait for ever."""
     mpiexec = Path(__file__).parents[2] / ".mpi" / name / "bin" / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")

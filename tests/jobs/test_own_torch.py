@@ -103,13 +103,13 @@ def test_the_tables_of_the_page_run(cora: Path, tmp_path: Path) -> None:
     assert of_pyg == of_unilaunch
 
 
-@pytest.mark.parametrize("framework", ["torch_layers", pytest.param("mindspore", marks=pytest.mark.mindspore)])
-def test_our_layers_are_pygs(framework: str, openmpi5: Launcher, tmp_path: Path) -> None:
+@pytest.mark.mindspore
+def test_our_layers_in_mindspore_are_pygs(openmpi5: Launcher, tmp_path: Path) -> None:
     """`mpirun -n 3 python train.py`: curves, weights and scores of PyG's layers in one process, to 1e-10."""
     kinds = own_layers.LAYERS
     own_layers.write_directed_graph(tmp_path / "graph.npz")
     expected = own_layers.train_by_pyg(str(tmp_path / "graph.npz"), tmp_path, kinds, 3)
-    line = [own_layers.PROGRAMS[framework], "graph.npz", ".", "out.npz", "3", *kinds]
+    line = [own_layers.PROGRAM, "graph.npz", ".", "out.npz", "3", *kinds]
     openmpi5.run(3, line, tmp_path).check()
     apart = own_layers.difference(tmp_path / "out.npz", expected, kinds)
     assert {kind: by for kind, by in apart.items() if by > 1e-10} == {}

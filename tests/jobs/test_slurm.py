@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -164,8 +165,8 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
     last = tmp_path / "steps.3"
     for restarts in range(2):
         job.await_start(restarts)
-        before = last.stat().st_size if last.exists() else 0
-        wait_until(lambda before=before: last.exists() and last.stat().st_size > before)
+        size = last.stat().st_size if last.exists() else 0
+        wait_until(partial(_has_grown, last, size))
         if restarts:
             ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
         else:
@@ -174,6 +175,10 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
     for rank in range(4):
         assert (tmp_path / f"steps.{rank}").read_text().split() == [str(step) for step in range(100)]
+
+
+def _has_grown(file: Path, size: int) -> bool:
+    return file.exists() and file.stat().st_size > size
 
 
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:

@@ -67,7 +67,7 @@ def _launch(folder: Path, script: str, *options: str) -> Iterator[_Terminal]:
 
 
 def test_a_breakpoint_can_be_used(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Python's debugger prompts and follows commands; then rank 0 reads what is typed until Ctrl-D, the others nothing."""
+    """Python's debugger prompts and follows commands; then rank 0 reads what is typed until Ctrl-D."""
     script = """
 import os, sys
 answer, rank = 41, os.environ["OMPI_COMM_WORLD_RANK"]
