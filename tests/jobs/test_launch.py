@@ -190,33 +190,6 @@ def test_a_signal_ends_the_job_once(openmpi5: Launcher, tmp_path: Path) -> None:
     wait_until(lambda: {state(pid) for pid in pids} <= {"Z", ""}, 10)
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["-n", "2", "missing.py"], "script missing.py: no such file"),
-    (["-n", "2", "--epoch", "3"], "did you mean --epochs?"),
-    (["-n", "2", "--mpirun", "/bin/true"], "expected Open MPI 4 or later, MPICH or Intel MPI"),
-    (["-n", "2", "--mpirun", "no-such-mpirun"], "--mpirun no-such-mpirun: no such program"),
-    (["-n", "3", "-H", "localhost:2"], "3 ranks and 2 slots"),
-    (["-n", "2", "--device", "cuda"], "no cuda device is visible there"),
-])  # fmt: skip
-def test_refusals_come_before_anything_starts(arguments: list[str], words: str, tmp_path: Path) -> None:
-    """One line, exit code 2, no output folder."""
-    assert words in command(["launch", "--allow-run-as-root", *arguments], tmp_path).refusal()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
-    """The whole job, mpirun's options too; the command line wins."""
-    (tmp_path / "job.toml").write_text(
-        f'nprocs = 2\nseed = 3\nallow_run_as_root = true\nmpirun = "{openmpi5.path}"\n'
-        f'[options]\nepochs = 2\ndata_dir = "data"\n'
-    )
-    job = command(["launch", "--config", "job.toml", "--epochs", "3"], tmp_path).check()
-    assert (job.result["world_size"], job.result["seed"], len(job.result["loss"])) == (2, 3, 3)
-    spec = unilaunch.LaunchSpec.from_file(tmp_path / "job.toml")
-    assert (spec.nprocs, spec.options["epochs"], spec.allow_run_as_root) == (2, 2, True)
-
-
 @pytest.mark.parametrize(("name", "title"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
 @pytest.mark.usefixtures("by_numpy")
 def test_mpich_and_intel_mpi_are_launched_too(name: str, title: str, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`unilaunch logs`, over what real jobs have written."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -9,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import UNPRIVILEGED, Launcher, finish, unilaunch
-from unilaunch.look import logs
-from unilaunch.look.lines import LogLine
-from unilaunch.look.logs import FoldedLine
+from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish, unilaunch
 
 SCRIPT = (
     "import os, sys, time\nrank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
@@ -90,20 +86,6 @@ def test_a_reader_who_has_enough(tmp_path: Path) -> None:
     assert (len(done.stdout.splitlines()), done.stderr) == (2, "")
 
 
-def test_a_disk_without_room_is_one_line(tmp_path: Path) -> None:
-    """And a folder whose name is no text is read as any other."""
-    folder = os.fsdecode(b"out\xff")
-    (tmp_path / folder / "rank.0").mkdir(parents=True)
-    (tmp_path / folder / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "host": "node0"}\n')
-    (tmp_path / folder / "rank.0" / "stdout").write_text("x\n" * 9_000)
-    for command in ("logs", "status"):
-        line = f"{sys.executable} -m unilaunch {command} out* > /dev/full"
-        done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert done.stderr == "unilaunch: the output cannot be written: No space left on device\n"
-    assert unilaunch(["report", folder], tmp_path).check().stdout == "out?/report.html\n"
-
-
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     """A link to nowhere; and the folder of another user's rank."""
     (tmp_path / "kept" / "1" / "rank.0").mkdir(parents=True)
@@ -123,16 +105,12 @@ def test_a_folder_that_may_not_be_read_is_one_line(words: str, tmp_path: Path) -
         assert any(text in job.refusal() for text in expected)
 
 
-def test_on_a_terminal_only_colours_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cursor that moves up would overwrite the lines of other ranks."""
-    monkeypatch.setattr(logs, "_has_colours", lambda: True)
-    line = LogLine(1.0, 0, "node0", "stdout", "INFO", "\x1b[1A\x1b[31mred\x1b[0m\x1b[2K\x9b2J\x07\tend")
-    assert logs.as_text()(FoldedLine(line, [0])).endswith("\x1b[31mred\x1b[0m\tend\x1b[0m\n")
-
-
 def test_what_a_terminal_would_obey_is_not_passed_on(tmp_path: Path) -> None:
-    """Colours, titles and cursor moves of a rank stay out of pipes, files and JSON."""
-    (tmp_path / "script.py").write_text("print('\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07end')\n")
+    """Colours, titles and cursor moves of a rank stay out of pipes, files and JSON; on a terminal colours are left."""
+    (tmp_path / "script.py").write_text("print('\\x1b[1A\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07end')\n")
     unilaunch(["run", "script.py"], tmp_path).check()
     assert [line.partition(" ")[2].partition(" ")[2] for line in _logs(tmp_path, "--grep", "red end")] == ["red end"]
     assert [json.loads(line)["text"] for line in _logs(tmp_path, "--json", "--grep", "red")] == ["red end"]
+    on_a_terminal = f"import pty; pty.spawn({[sys.executable, '-m', 'unilaunch', 'logs']!r})"
+    shown = alone(["-c", on_a_terminal], tmp_path).stdout
+    assert [text in shown for text in ("\x1b[31mred\x1b[0m end", "\x1b[1A", "title")] == [True, False, False]
