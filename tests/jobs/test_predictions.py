@@ -146,8 +146,7 @@ def test_predictions_need_no_labels(tmp_path: Path) -> None:
 
 
 #: A user's whole model, trained elsewhere, on a graph; with a second argument it is trained.
-WHOLE_MODEL = {
-    "torch": """
+WHOLE_MODEL = """
 import sys, torch
 from torch_geometric.nn import GATv2Conv
 import unilaunch_graph as ug
@@ -164,34 +163,13 @@ ug.predict(model, part, "out.npz")
 if sys.argv[2:]:
     losses = torch.nn.functional.cross_entropy(model(part.x, part.edge_index)[part.train_mask], part.y[part.train_mask])
     ug.torch.mean(losses, part.num_train)
-""",
-    "mindspore": """
-import sys, mindspore as ms
-from mindspore import nn, ops
-import unilaunch_graph as ug
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = ug.mindspore.GATConv(6, 4, heads=2), ug.mindspore.GATConv(8, 3)
-    def construct(self, x, part):
-        return self.last(ops.relu(self.first(x, part)), part)
-part = ug.load(sys.argv[1], data_dir="data")
-ms.set_seed(0)
-model = Net().set_train(False)
-ug.predict(model, part, "out.npz")
-if sys.argv[2:]:
-    ug.mindspore.mean(model(part.x, part)[part.train_mask], part.num_train)
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("framework", WHOLE_MODEL)
-def test_a_whole_model_of_ones_own_predicts_without_labels(
-    openmpi5: Launcher, framework: str, tmp_path: Path
-) -> None:  # fmt: skip
+def test_a_whole_model_of_ones_own_predicts_without_labels(openmpi5: Launcher, tmp_path: Path) -> None:
     """On one rank and on two, what it predicts where the graph has labels; a training is refused in one line."""
     np.savez(tmp_path / "none.npz", **{name: array for name, array in _graph().items() if name != "y"})
-    (tmp_path / "model.py").write_text(WHOLE_MODEL[framework])
+    (tmp_path / "model.py").write_text(WHOLE_MODEL)
     alone(["model.py", "graph.npz"], tmp_path).check()
     expected = _read(tmp_path / "out.npz")["scores"]
     (tmp_path / "out.npz").unlink()
