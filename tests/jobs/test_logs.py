@@ -112,5 +112,5 @@ def test_what_a_terminal_would_obey_is_not_passed_on(tmp_path: Path) -> None:
     assert [line.partition(" ")[2].partition(" ")[2] for line in _logs(tmp_path, "--grep", "red end")] == ["red end"]
     assert [json.loads(line)["text"] for line in _logs(tmp_path, "--json", "--grep", "red")] == ["red end"]
     on_a_terminal = f"import pty; pty.spawn({[sys.executable, '-m', 'unilaunch', 'logs']!r})"
-    shown = alone(["-c", on_a_terminal], tmp_path).stdout
+    shown = alone(["-c", on_a_terminal], tmp_path, {"TERM": "xterm"}).stdout
     assert [text in shown for text in ("\x1b[31mred\x1b[0m end", "\x1b[1A", "title")] == [True, False, False]

@@ -39,8 +39,9 @@ def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, case: str, tmp_pat
         return
     assert forecast["halo_bytes"] == result["bytes_per_epoch"]
     assert forecast["halo"] == sum(rank["halo"] for rank in result["ranks"])
-    assert forecast["graph_seconds"] > 0
-    assert forecast["partitioner"].startswith("pymetis ")
+    if case == "nodes":
+        assert forecast["graph_seconds"] > 0
+        assert forecast["partitioner"].startswith("pymetis ")
 
 
 def _sparse(folder: Path, columns: int) -> list[str]:

@@ -61,7 +61,7 @@ def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(openmpi5: Launcher
 
 
 @pytest.mark.parametrize(("how", "returncode", "words"), [
-    ("raise", 1, "ValueError: broken on purpose"), ("exit", 7, "rank 1"), ("message", 1, "a last word"),
+    ("raise", 1, "ValueError: broken on purpose"), ("exit", 7, "rank 1"),
 ])  # fmt: skip
 def test_exit_codes_are_the_scripts(openmpi5: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
     """The others do not outlive it; a traceback begins in the script, as plain Python prints it."""
@@ -73,6 +73,13 @@ def test_exit_codes_are_the_scripts(openmpi5: Launcher, how: str, returncode: in
     if how == "raise":
         trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
         assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
+
+
+def test_a_last_word_is_a_failure(tmp_path: Path) -> None:
+    """As in plain Python: it is shown, and the exit code is 1."""
+    (tmp_path / "word.py").write_text("raise SystemExit('a last word')\n")
+    job = unilaunch(["run", "word.py"], tmp_path)
+    assert (job.returncode, job.failure(0)["exit_code"], "a last word" in job.stderr) == (1, 1, True)
 
 
 #: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed. Then

@@ -84,9 +84,9 @@ def test_the_sums_of_both_mpis_are_bit_identical(launcher: Launcher, tmp_path: P
 
 
 @pytest.mark.usefixtures("by_numpy")
-@pytest.mark.parametrize(
-    "more", [["--use-gdc"], ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"]], ids=str
-)
+@pytest.mark.parametrize("more", [
+    ["--use-gdc"], ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"],
+], ids=["diffused", "other layers"])  # fmt: skip
 def test_columns_give_the_curve_of_nodes(openmpi5: Launcher, more: list[str], tmp_path: Path) -> None:
     """Three ranks, seven hidden columns and seven classes: nothing divides evenly, and the training is the same."""
     draw = np.random.default_rng(0)

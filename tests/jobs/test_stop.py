@@ -230,7 +230,7 @@ def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.S
     assert time.monotonic() - begin < 15
     said = (tmp_path / "out").read_text()
     assert "Traceback" not in said
-    (stopped,) = re.findall(r"unilaunch: stopped after epoch (\d+) of 1000000; .* in \S+log_output/checkpoints", said)
+    (stopped,) = re.findall(r"unilaunch: stopped after epoch (\d+) of 1000000; .* in \S*log_output/checkpoints", said)
     epochs = str(int(stopped) + 3)
     resumed = launcher.unilaunch(3, ["run", *options, epochs, "--resume"], tmp_path).check()
     assert f"resumed after epoch {stopped}" in resumed.console

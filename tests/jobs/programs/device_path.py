@@ -41,14 +41,18 @@ def main() -> None:
         sys.stdout.write(f"{rendezvous.interface} the same\n")
 
 
+def _rows(source: int, target: int) -> int:
+    return 0 if source == target else source + 2 * target
+
+
 def _results(collectives: Collectives, rank: int, size: int, made: Any) -> list[Any]:
     """Return what each collective leaves in its buffer, *made* of an array."""
     total, told = np.arange(5.0) * (rank + 1), np.full(3, float(rank))
     collectives.all_reduce(made(total))
     collectives.broadcast(made(told), 1)
-    sent = np.array([[rank, peer] for peer in range(size) for _ in range(rank + 2 * peer)], float).reshape(-1, 2)
-    received = np.empty((sum(peer + 2 * rank for peer in range(size)), 2))
-    counts = [rank + 2 * peer for peer in range(size)], [peer + 2 * rank for peer in range(size)]
+    counts = [_rows(rank, peer) for peer in range(size)], [_rows(peer, rank) for peer in range(size)]
+    sent = np.repeat(np.array([[rank, peer] for peer in range(size)], float), counts[0], axis=0)
+    received = np.empty((sum(counts[1]), 2))
     collectives.exchange(made(sent), counts[0], made(received), counts[1]).wait()
     collectives.barrier()
     return [total, told, received]
