@@ -33,7 +33,7 @@ settings.register_profile("shared machine", deadline=None)  # and a first call i
 settings.load_profile("shared machine")
 
 #: Tests that run in one process, by the place of their files: {} is the file's name.
-_GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm", "jobs/test_sbatch.py": "Slurm"}
+_GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm"}
 #: The file with the longest test, which waits for a network.
 _LONGEST = "test_dockerfile.py"
 #: How many timed tests run at once.

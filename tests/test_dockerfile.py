@@ -13,65 +13,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from image import Image, Steps, build, lacking, make_base, read_steps
+from image import Image, build, lacking, make_base, read_steps
 from jobs.mpirun import NUMPY_BACKEND
 from unilaunch.jobfiles.kubernetes import SSH_FOLDER, SSHD, USER
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "docker" / "Dockerfile"
-
-
-def _runs(steps: Steps, having: str = "") -> list[str]:
-    return [rest for word, rest in steps if word == "RUN" and having in rest]
-
-
-#: The rules of hadolint that this recipe can break.
-RULES: Mapping[str, Callable[[Steps], bool]] = {
-    "DL3002 the last USER is not root": lambda steps: dict(steps).get("USER", "root") not in {"root", "0"},
-    "DL3003 WORKDIR, no cd": lambda steps: not any(re.search(r"\bcd ", run) for run in _runs(steps)),
-    "DL3004 no sudo": lambda steps: not _runs(steps, "sudo "),
-    "DL3006 a tag": lambda steps: all(":" in rest for word, rest in steps if word == "FROM"),
-    "DL3007 not latest": lambda steps: not any(":latest" in rest for word, rest in steps if word == "FROM"),
-    "DL3009 no lists of apt": lambda steps: all("rm -rf /var/lib/apt/lists/*" in r for r in _runs(steps, "apt-get")),
-    "DL3014 apt-get install -y": lambda steps: all(" -y" in run for run in _runs(steps, "apt-get install")),
-    "DL3015 no recommends": lambda steps: all("--no-install-recommends" in r for r in _runs(steps, "apt-get install")),
-    "DL3020 COPY, not ADD": lambda steps: "ADD" not in [word for word, _ in steps],
-    "DL3025 CMD as JSON": lambda steps: all(r.startswith("[") for w, r in steps if w in {"CMD", "ENTRYPOINT"}),
-    "DL3042 no cache": lambda steps: all("--no-cache-dir" in run for run in _runs(steps, "pip ")),
-    "DL3013 fixed versions": lambda steps: all(" -c " in run for run in _runs(steps, "pip install")),
-    "DL4006 pipes fail": lambda steps: not any(re.search(r"[^|]\|[^|]", run) for run in _runs(steps)),
-}  # fmt: skip
-#: What breaks a rule each, put in place of what the recipe says.
-BREAKS = {
-    "DL3002": ("USER 1000", "USER root"),
-    "DL3003": ("RUN pip wheel", "RUN cd /source && pip wheel"),
-    "DL3004": ("RUN pip wheel", "RUN sudo pip wheel"),
-    "DL3006": ("FROM python:3.11-slim-bookworm AS", "FROM python AS"),
-    "DL3007": ("python:3.11-slim-bookworm AS", "python:latest AS"),
-    "DL3009": ("rm -rf /var/lib/apt/lists/*", "true"),
-    "DL3014": ("install -y", "install"),
-    "DL3015": ("--no-install-recommends", ""),
-    "DL3020": ("COPY . .", "ADD . ."),
-    "DL3025": ('CMD ["unilaunch", "--help"]', "CMD unilaunch --help"),
-    "DL3042": ("install --no-cache-dir", "install"),
-    "DL3013": ("-c /tmp/constraints.txt", ""),
-    "DL4006": ("RUN pip wheel", "RUN true | pip wheel"),
-}
-
-
-def _broken(text: str) -> list[str]:
-    return [name[:6] for name, keeps in RULES.items() if not keeps(read_steps(text))]
-
-
-def test_the_recipe_keeps_the_rules() -> None:
-    text = RECIPE.read_text()
-    assert _broken(text) == []
 
 
 def test_hadolint_finds_nothing(tmp_path: Path) -> None:
@@ -115,15 +67,6 @@ def check_training(image: Image) -> None:
     assert (result["world_size"], len(result["loss"])) == (2, 2)
 
 
-def test_every_rule_is_noticed() -> None:
-    """A rule that is broken is found, and no other one."""
-    text = RECIPE.read_text()
-    assert {name[:6] for name in RULES} == set(BREAKS)
-    for rule, (right, wrong) in BREAKS.items():
-        assert right in text
-        assert _broken(text.replace(right, wrong)) == [rule]
-
-
 def test_the_recipe_fits_the_project_and_the_manifests() -> None:
     """What it copies is there; its user and its sshd are those of the pods; its extras are the project's."""
     steps = read_steps(RECIPE.read_text())
@@ -134,7 +77,7 @@ def test_the_recipe_fits_the_project_and_the_manifests() -> None:
             assert (ROOT / source).exists(), target
             assert source.partition("/")[0] not in ignored
     assert ("USER", str(USER)) in steps
-    assert f"--uid {USER} " in f"{_runs(steps, 'useradd')[0]} "
+    assert any(f"--uid {USER} " in f"{rest} " for word, rest in steps if word == "RUN")
     assert ["docker/sshd_config", SSHD[-1]] in copies
     assert f"AuthorizedKeysFile {SSH_FOLDER}/authorized_keys" in (ROOT / "docker" / "sshd_config").read_text()
     extras = next(rest for word, rest in steps if word == "ARG" and rest.startswith("EXTRAS=")).removeprefix("EXTRAS=")

@@ -274,6 +274,15 @@ class Cluster:
         """Put a host's cable back."""
         self._switch.link("set", f"port{host}", "up")
 
+    @contextmanager
+    def without(self, host: int) -> Iterator[None]:
+        """Cut a host off while the block runs."""
+        self.cut(host)
+        try:
+            yield
+        finally:
+            self.heal(host)
+
     def lose(self, percent: int, host: int | None = None) -> None:
         """Lose so many of a hundred packets to one host, or between any two, at random, from now on; 0 ends it."""
         to_host = "" if host is None else f'oifname "port{host}" '

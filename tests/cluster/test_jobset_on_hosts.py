@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 
 from cluster.conftest import EPOCHS as COMPARED
 from cluster.hosts import Cluster, Running
-from jobs.mpirun import DEADLINE, NUMPY, PAUSE, alone
+from jobs.mpirun import DEADLINE, NUMPY, PAUSE, unilaunch, wait_until
 
 FIELDS = {
     "metadata.annotations['batch.kubernetes.io/job-completion-index']": "{index}",
@@ -26,7 +25,7 @@ def _emit(folder: Path, shape: list[str]) -> dict[str, Any]:
     options = [*shape, "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
                "--output-dir", f"{folder}/{{job}}", "--data-dir", f"{folder}/data",
                "--epochs", str(EPOCHS), "--backend", "numpy"]  # fmt: skip
-    emitted = alone(["-m", "unilaunch", "launch", "--emit", "jobset", *options], folder, NUMPY).check()
+    emitted = unilaunch(["launch", "--emit", "jobset", *options], folder, NUMPY).check()
     fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
     return fields
 
@@ -74,11 +73,8 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(
             hosts.write(f"{cluster.addresses[0]} {name}-{template['name']}-0-0.{name}\n")
     job = template["template"]["spec"]
     pods = _start(job, cluster, tmp_path, 0.05)
-    deadline = time.monotonic() + DEADLINE
     log = tmp_path / "0d4e5f" / "rank.0" / "events.jsonl"
-    while not (log.exists() and '"epoch": 10,' in log.read_text()):
-        assert time.monotonic() < deadline, pods[0].finish(0.0).console
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and '"epoch": 10,' in log.read_text(), DEADLINE)
     os.kill(cluster.first(2, words), signal.SIGTERM)
     interrupted = [pod.finish() for pod in pods]
     ends_as_interruption = job["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]

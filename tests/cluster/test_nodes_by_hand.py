@@ -12,9 +12,8 @@ import pytest
 
 from cluster.conftest import EPOCHS
 from cluster.hosts import Cluster, Running
-from jobs.mpirun import NUMPY
+from jobs.mpirun import NUMPY, wait_until
 
-BIN = Path(sys.executable).parent
 SECRET = {"UNILAUNCH_SECRET": "3f0a8d6e71b24c55"}
 
 
@@ -28,11 +27,12 @@ def _start(cluster: Cluster, words: Sequence[str], folder: Path, environ: dict[s
     return [cluster.start(node, _line(node, cluster, words), folder, environ) for node in (1, 0)][::-1]
 
 
-def _until(path: Path, number: int = 1) -> None:
-    deadline = time.monotonic() + 60
-    while len(list(path.parent.glob(path.name))) < number:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def _await_files(folder: Path, pattern: str, number: int = 4) -> None:
+    wait_until(lambda: len(list(folder.glob(pattern))) == number)
+
+
+def _logs(folder: Path) -> list[list[str]]:
+    return [(folder / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
 
 
 def test_a_training_has_the_curve_of_one_process(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
@@ -56,11 +56,8 @@ def test_who_the_ranks_are(cluster: Cluster, tmp_path: Path) -> None:
     environ = {**SECRET, "MASTER_ADDR": cluster.addresses[0], "MASTER_PORT": "29477"}
     for job in _start(cluster, ["who.py"], tmp_path, environ):
         job.finish().check()
-    logs = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
-    assert [log[:5] for log in logs] == [
-        [str(rank), "4", str(rank % 2), "2", str(rank // 2)] for rank in range(4)
-    ]  # fmt: skip
-    assert [log[5:] for log in logs] == [["None", "True"]] * 4
+    placed = [[str(rank), "4", str(rank % 2), "2", str(rank // 2), "None", "True"] for rank in range(4)]
+    assert _logs(tmp_path) == placed
 
 
 def test_nodes_may_be_numbered_as_they_come(cluster: Cluster, tmp_path: Path) -> None:
@@ -70,8 +67,7 @@ def test_nodes_may_be_numbered_as_they_come(cluster: Cluster, tmp_path: Path) ->
     line = [sys.executable, "-m", "unilaunch", "launch", "--nnodes", "2", "--nproc-per-node", "2", *meeting, "who.py"]
     for job in [cluster.start(node, line, tmp_path, SECRET) for node in (1, 0)]:
         job.finish().check()
-    logs = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
-    assert logs == [["0", "0"], ["1", "0"], ["2", "1"], ["3", "1"]]
+    assert _logs(tmp_path) == [["0", "0"], ["1", "0"], ["2", "1"], ["3", "1"]]
 
 
 def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path) -> None:
@@ -79,7 +75,7 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
     (tmp_path / "who.py").write_text("import os\nprint(os.environ['RANK'], os.environ.get('UNILAUNCH_SECRET'))\n")
     environ, left = {"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path / "cache" / "unilaunch" / "rendezvous" / "*"
     killed = cluster.start(0, _line(0, cluster, ["who.py"]), tmp_path, environ)
-    _until(left)
+    _await_files(left.parent, left.name, 1)
     os.kill(cluster.first(0, "unilaunch launch"), signal.SIGKILL)
     killed.finish()
     (stale,) = left.parent.glob(left.name)
@@ -89,8 +85,7 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
     first = cluster.start(0, _line(0, cluster, ["who.py"]), tmp_path, environ)
     for job in (first, other):
         job.finish().check()
-    logs = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
-    assert logs == [[str(rank), "None"] for rank in range(4)]
+    assert _logs(tmp_path) == [[str(rank), "None"] for rank in range(4)]
     assert not stale.exists()
 
 
@@ -119,7 +114,7 @@ def test_a_stop_on_either_node_is_patient(node: int, cluster: Cluster, tmp_path:
         "signal.signal(signal.SIGTERM, save)\nPath('ready.' + os.environ['RANK']).touch()\ntime.sleep(60)\n"
     )
     jobs = _start(cluster, ["save.py"], tmp_path, SECRET)
-    _until(tmp_path / "ready.*", 4)
+    _await_files(tmp_path, "ready.*")
     os.kill(cluster.first(node, "unilaunch launch"), signal.SIGTERM)
     assert [job.finish().returncode for job in jobs] == [143, 143]
     assert len(list(tmp_path.glob("saved.*"))) == 4
@@ -133,13 +128,10 @@ def test_a_node_that_is_killed_leaves_nothing(node: int, cluster: Cluster, tmp_p
         "subprocess.Popen(['/bin/sleep', '9471'])\nPath('ready.' + os.environ['RANK']).touch()\ntime.sleep(60)\n"
     )
     jobs = _start(cluster, ["sleep.py"], tmp_path, SECRET)
-    _until(tmp_path / "ready.*", 4)
+    _await_files(tmp_path, "ready.*")
     os.kill(cluster.first(node, "unilaunch launch"), signal.SIGKILL)
     assert 0 not in [job.finish().returncode for job in jobs]
-    deadline = time.monotonic() + 10
-    while left := [*cluster.left("sleep 9471"), *cluster.left("unilaunch guard")]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    assert [*cluster.left("sleep 9471"), *cluster.left("unilaunch guard")] == []
 
 
 def test_a_node_that_loses_node_0_keeps_what_its_ranks_wrote(cluster: Cluster, tmp_path: Path) -> None:
@@ -150,12 +142,12 @@ def test_a_node_that_loses_node_0_keeps_what_its_ranks_wrote(cluster: Cluster, t
         "print('the last line')\nPath('said.' + rank).touch()\ntime.sleep(60)\n"
     )
     jobs = _start(cluster, ["say.py"], tmp_path, SECRET)
-    _until(tmp_path / "begun.*", 4)
+    _await_files(tmp_path, "begun.*")
     guard = cluster.first(1, "unilaunch guard")
     agent = int(Path(f"/proc/{guard}/task/{guard}/children").read_text())
     os.kill(agent, signal.SIGSTOP)
     (tmp_path / "go").touch()
-    _until(tmp_path / "said.*", 4)
+    _await_files(tmp_path, "said.*")
     os.kill(cluster.first(0, "unilaunch launch"), signal.SIGKILL)
     time.sleep(1)
     os.kill(agent, signal.SIGCONT)
@@ -166,12 +158,11 @@ def test_a_node_that_loses_node_0_keeps_what_its_ranks_wrote(cluster: Cluster, t
 
 @pytest.mark.parametrize(("second", "variables", "where", "expected"), [
     ("train.py", {"UNILAUNCH_SECRET": "another secret 123"}, 0, "its UNILAUNCH_SECRET is not the one of node 0"),
-    ("train.py", {"UNILAUNCH_SECRET": "another secret 123"}, 1, "refuses this node: its UNILAUNCH_SECRET is another"),
     ("train.py", {"UNILAUNCH_SECRET": "short"}, 1, "UNILAUNCH_SECRET has 5 characters: expected 16 or more"),
     ("train.py", {}, 1, "node 0 has left no secret in "),
     ("other.py", SECRET, 0, "node 1 (node1) has other.py, and node 0 has train.py"),
     ("", {}, 0, "node 1 did not come within 3 s (--timeout)"),
-], ids=["a secret", "its node", "short", "no secret", "another line", "nobody"])  # fmt: skip
+], ids=["a secret", "short", "no secret", "another line", "nobody"])  # fmt: skip
 def test_a_node_that_does_not_belong_is_named(
     second: str, variables: dict[str, str], where: int, expected: str, cluster: Cluster, tmp_path: Path
 ) -> None:  # fmt: skip

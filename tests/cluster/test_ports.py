@@ -8,6 +8,7 @@ import pytest
 
 from cluster.conftest import MakeCluster
 from cluster.hosts import Cluster
+from jobs.mpirun import NUMPY
 
 LAUNCH = [sys.executable, "-m", "unilaunch", "launch"]
 PROGRAM = """
@@ -31,18 +32,18 @@ def narrow(make_cluster: MakeCluster) -> Iterator[Cluster]:
         yield hosts
 
 
-def test_a_training_over_mpi(narrow: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """Of mpirun's daemons, of Open MPI and of our own connections."""
-    options = ["--mpirun", str(mpirun), "--allow-run-as-root", "-H", "node0:1,node1:1", "--timeout", "60"]
-    job = narrow.run(0, [*LAUNCH, *options, "gcn", "--epochs", "2", "--data-dir", "data"], tmp_path).check()
-    assert job.result["world_size"] == 2
-
-
 def test_a_script_of_torch(narrow: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """With gloo and the store of torch."""
+    """Ports of mpirun's daemons, of our own connections, of gloo and of the store of torch."""
     (tmp_path / "sum.py").write_text(PROGRAM)
     options = ["--mpirun", str(mpirun), "--allow-run-as-root", "-H", "node0:1,node1:1", "--timeout", "60"]
     assert narrow.run(0, [*LAUNCH, *options, "sum.py"], tmp_path).check().stdout == "sum 2\n"
+
+
+def test_a_training_over_mpi(narrow: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """And of Open MPI."""
+    options = ["--mpirun", str(mpirun), "--allow-run-as-root", "-H", "node0:1,node1:1", "--timeout", "60"]
+    words = ["gcn", "--epochs", "2", "--data-dir", "data", "--backend", "numpy"]
+    assert narrow.run(0, [*LAUNCH, *options, *words], tmp_path, NUMPY).check().result["world_size"] == 2
 
 
 def test_a_start_by_hand(narrow: Cluster, tmp_path: Path) -> None:

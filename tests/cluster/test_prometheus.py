@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.hosts import Cluster
-from jobs.mpirun import NUMPY, NUMPY_BACKEND, PAUSE, alone, finish
+from jobs.mpirun import NUMPY, NUMPY_BACKEND, PAUSE, finish, unilaunch, wait_until
 
 PROGRAMS = ("prometheus", "promtool")
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
@@ -29,14 +28,6 @@ OF_RANKS = {
     "idle_seconds", "straggler", "value",
 }  # fmt: skip
 Series = dict[str, dict[str, float]]
-
-
-def _configure(folder: Path, address: str) -> Path:
-    """Write Prometheus' configuration, as docs/watching.md shows it, but for a scrape each half second."""
-    job = {"job_name": "unilaunch", "static_configs": [{"targets": [f"{address}:{METRICS}"]}]}
-    path = folder / "prometheus.yml"
-    path.write_text(yaml.safe_dump({"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}))
-    return path
 
 
 def _read(cluster: Cluster, host: int, folder: Path, url: str) -> str:
@@ -65,13 +56,17 @@ def _went_on(series: Series) -> bool:
     return again and len(series.get("value", {})) == 3 and len(steps) == 3 and min(steps.values()) >= 10
 
 
+@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
 def test_prometheus_sees_all_ranks_of_all_hosts(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """Epoch, loss, seconds, bytes and memory of each rank, and the restart; and `promtool` approves the text."""
     if missing := [program for program in PROGRAMS if not shutil.which(program)]:
         pytest.skip(f"this machine lacks {', '.join(missing)}")
     (tmp_path / "alone").mkdir()
-    losses = alone(["-m", "unilaunch", "run", *TRAINING], tmp_path / "alone", NUMPY).check().result["loss"]
-    configuration = _configure(tmp_path, cluster.addresses[0])
+    losses = unilaunch(["run", *TRAINING], tmp_path / "alone", NUMPY).check().result["loss"]
+    # As docs/watching.md shows it, but for a scrape each half second.
+    scraped = {"job_name": "unilaunch", "static_configs": [{"targets": [f"{cluster.addresses[0]}:{METRICS}"]}]}
+    configuration = tmp_path / "prometheus.yml"
+    configuration.write_text(yaml.safe_dump({"global": {"scrape_interval": "500ms"}, "scrape_configs": [scraped]}))
     finish(["promtool", "check", "config", str(configuration)], tmp_path, None).check()
     store = [f"--storage.tsdb.path={tmp_path / 'store'}", f"--web.listen-address=127.0.0.1:{SERVER}"]
     server = cluster.start(2, ["prometheus", f"--config.file={configuration}", *store], tmp_path)
@@ -81,10 +76,7 @@ def test_prometheus_sees_all_ranks_of_all_hosts(cluster: Cluster, mpirun: Path, 
     environ = {"FAULT": f"SIGKILL epoch 1 {tmp_path}", PAUSE: "0.1", "PYTHONPATH": f"{INJECT}:{NUMPY_BACKEND}"}
     job = cluster.start(0, [*line, "--checkpoint-every", "3"], tmp_path, environ)
     try:
-        deadline = time.monotonic() + 100
-        while not _went_on(series := _series(cluster, tmp_path)):
-            assert time.monotonic() < deadline, (series, job.finish(0.0).console)
-            time.sleep(0.3)
+        series = wait_until(lambda: _went_on(now := _series(cluster, tmp_path)) and now, pause=0.3)
         text = _read(cluster, 1, tmp_path, f"http://{cluster.addresses[0]}:{METRICS}/metrics")
     finally:
         for host, words in ((0, "unilaunch launch"), (2, "prometheus --config")):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.hosts import Cluster, Running
+from cluster.hosts import Cluster
+from jobs.mpirun import wait_until
 from jobs.test_stop import SAVE
 
 OPTIONS = ["--bind-to", "none", "--allow-run-as-root", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]
@@ -38,19 +39,6 @@ Path(f"ended.{comm.rank}").touch()
 """
 
 
-def _start(cluster: Cluster, words: list[str | Path], folder: Path) -> Running:
-    folder.mkdir()
-    (folder / "steps.py").write_text(STEPS)
-    return cluster.start(0, words, folder)
-
-
-def _until(folder: Path, pattern: str, number: int) -> None:
-    deadline = time.monotonic() + 40
-    while len(list(folder.glob(pattern))) < number:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[str, Path], tmp_path: Path) -> None:
     """With 5 % of the packets lost before and after it, busy ranks and an idle one, under launch and a bare mpirun.
 
@@ -62,26 +50,23 @@ def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[st
     for version, mpirun in mpiruns.items():
         lines[f"launch-{version}"] = [*run, "launch", "--mpirun", mpirun, *where, "steps.py"]
         lines[f"mpirun-{version}"] = [mpirun, *where, *run, "run", "steps.py"]
-    jobs = {how: _start(cluster, line, tmp_path / how) for how, line in lines.items()}
+    jobs = {}
+    for how, line in lines.items():
+        (tmp_path / how).mkdir()
+        (tmp_path / how / "steps.py").write_text(STEPS)
+        jobs[how] = cluster.start(0, line, tmp_path / how)
     try:
-        for how in jobs:
-            _until(tmp_path / how, "up.*", 3)
+        wait_until(lambda: len(list(tmp_path.glob("*/up.*"))) == 3 * len(jobs))
         cluster.lose(5)
         time.sleep(3)
-        cut_at = time.monotonic()
-        for host in (1, 2):
-            cluster.cut(host)
-        time.sleep(max(0.0, cut_at + 10 - time.monotonic()))
-        for host in (1, 2):
-            cluster.heal(host)
+        with cluster.without(1), cluster.without(2):
+            time.sleep(10)
         time.sleep(5)
     except BaseException:
         cluster.sweep()  # or the next test would take one of these jobs for its own
         raise
     finally:
         cluster.lose(0)
-        for host in (1, 2):
-            cluster.heal(host)
         for how in jobs:
             (tmp_path / how / "end").touch()
     all_ended = {how: job.finish(240) for how, job in jobs.items()}  # all, so that none is left to the next test
@@ -97,7 +82,7 @@ def test_a_stop_reaches_the_ranks_of_every_host(cluster: Cluster, mpirun: Path, 
     options: list[str | Path] = [*OPTIONS, "--mpirun", mpirun, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
     line: list[str | Path] = [sys.executable, "-m", "unilaunch", "launch", *options, "save.py", "--", "2.5"]
     job = cluster.start(0, line, tmp_path)
-    _until(tmp_path, "up.*", 3)
+    wait_until(lambda: len(list(tmp_path.glob("up.*"))) == 3)
     launch = cluster.first(0, "unilaunch launch")
     begin = time.monotonic()
     os.kill(launch, signal.SIGTERM)

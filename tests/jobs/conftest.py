@@ -18,16 +18,17 @@ LAUNCHERS = {
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
 def launcher(request: pytest.FixtureRequest) -> Launcher:
     """Each Open MPI version that unilaunch is for."""
-    return _find(request.param)
+    return find_launcher(request.param)
 
 
 @pytest.fixture(scope="session")
 def openmpi5() -> Launcher:
     """The Open MPI of the wheel, for what does not depend on the version."""
-    return _find("5.0")
+    return find_launcher("5.0")
 
 
-def _find(version: str) -> Launcher:
+def find_launcher(version: str) -> Launcher:
+    """Return the Open MPI of that version."""
     for path in LAUNCHERS[version]:
         if path.exists() and f"(Open MPI) {version}" in _version(path):
             return Launcher(path, version)

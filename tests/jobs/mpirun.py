@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,21 @@ class Finished:
         result: dict[str, Any] = json.loads((self.output / "result.json").read_text())
         return result
 
+    @property
+    def report(self) -> dict[str, Any]:
+        """What `launch`, or the agent of rank 0, tells of the job's failure."""
+        report: dict[str, Any] = json.loads((self.output / "report.json").read_text())
+        return report
+
+    def said(self, rank: int, stream: str = "stdout") -> str:
+        """Return what a rank has written, as its log has it."""
+        return (self.output / f"rank.{rank}" / stream).read_text()
+
+    def failure(self, rank: int) -> dict[str, Any]:
+        """Return what is recorded of a rank's failure."""
+        failure: dict[str, Any] = json.loads((self.output / f"rank.{rank}" / "failure.json").read_text())
+        return failure
+
     def check(self) -> "Finished":
         """Return this job if it ended well."""
         assert self.returncode == 0, self.console[-4000:]
@@ -61,6 +79,13 @@ class Finished:
     def refusals(self) -> list[str]:
         """Return what unilaunch said on the console, line by line."""
         return [line for line in self.console.splitlines() if line.startswith("unilaunch: ")]
+
+    def refusal(self) -> str:
+        """Return the one line with which this job was refused: its exit code is 2, and there is no traceback."""
+        assert self.returncode == 2, self.console[-3000:]
+        assert "Traceback" not in self.console
+        (line,) = self.refusals()
+        return line
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,11 @@ class Launcher:
     path: Path
     version: str
 
+    @property
+    def options(self) -> list[str]:
+        """The options with which `launch` takes this mpirun, as root too, on however few cores."""
+        return ["--mpirun", str(self.path), "--allow-run-as-root", "--oversubscribe"]
+
     def run(
         self, ranks: int, program: list[str], folder: Path, *, options: tuple[str, ...] = (),
         variables: dict[str, str] | None = None,
@@ -86,6 +116,17 @@ class Launcher:
     def unilaunch(self, ranks: int, arguments: list[str], folder: Path, **more: Any) -> Finished:
         """Run `python -m unilaunch` with *arguments*."""
         return self.run(ranks, ["-m", "unilaunch", *arguments], folder, **more)
+
+    def launch(
+        self, ranks: int, arguments: list[str], folder: Path, variables: dict[str, str] | None = None
+    ) -> Finished:  # fmt: skip
+        """Run `unilaunch launch` with *arguments*, which starts the ranks by this mpirun."""
+        return unilaunch(["launch", "-n", str(ranks), *self.options, *arguments], folder, variables)
+
+
+def unilaunch(words: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
+    """Run `python -m unilaunch` with *words* under no launcher."""
+    return alone(["-m", "unilaunch", *words], folder, variables)
 
 
 def alone(program: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
@@ -120,3 +161,27 @@ def finish(line: list[str], folder: Path, variables: dict[str, str] | None) -> F
             stdout, stderr = process.communicate()
             raise AssertionError(f"still running after {DEADLINE} s: {line}\n{shown}\n{stdout}{stderr}") from None
     return Finished(process.returncode, stdout, stderr, time.monotonic() - begin, folder)
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 100.0, pause: float = 0.05) -> Any:
+    """Wait for a condition, and return what it then is; look at it each *pause* seconds."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(pause)
+    return found
+
+
+def processes_in(folder: Path) -> Iterator[int]:
+    """Return the processes that run in a folder or below it, but for this one."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (path / "cwd").readlink().is_relative_to(folder) and int(path.name) != os.getpid():
+                yield int(path.name)
+
+
+def kill_all(folder: Path) -> None:
+    """Kill the processes that run in a folder."""
+    for process in processes_in(folder):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

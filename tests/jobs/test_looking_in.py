@@ -7,30 +7,29 @@ import stat
 import subprocess
 import sys
 import sysconfig
-import time
 import urllib.request
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import unilaunch
-from jobs.collector import collecting, read_points
-from jobs.conftest import LAUNCHERS
-from jobs.mpirun import SHARED, Launcher, finish
+from jobs.mpirun import SHARED, Launcher, unilaunch, wait_until
 from jobs.ports import free_ports
+from unilaunch import __version__
 from unilaunch.machine.addresses import listen
 
+_await = partial(wait_until, pause=0.3)
 PROGRAM = Path(__file__).with_name("programs") / "straggling.py"
 #: A line of Prometheus' text format.
 LINE = re.compile(r'# (HELP|TYPE) unilaunch_\w+ .+|unilaunch_\w+(\{(\w+="[^"]*",?)*\})? -?[\d.e+-]+')
 
 
 @contextmanager
-def _running(line: list[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _running(line: list[str], folder: Path) -> Iterator[None]:
     """Run a job while the block runs, and see that it ends well."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "UNILAUNCH_"))}  # noqa: TID251
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -40,7 +39,7 @@ def _running(line: list[str], folder: Path) -> Iterator["subprocess.Popen[bytes]
             stderr=console, start_new_session=True,
         )  # fmt: skip
         try:
-            yield job
+            yield
             assert job.wait(60) == 0, (folder / "console").read_text()
         finally:
             if job.poll() is None:
@@ -48,17 +47,9 @@ def _running(line: list[str], folder: Path) -> Iterator["subprocess.Popen[bytes]
                 job.wait()
 
 
-def _await(look: Callable[[], Any], seconds: float = 100.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < until, "it does not come"
-        time.sleep(0.3)
-    return found
-
-
 def _ask(folder: Path, *words: str) -> tuple[int, str]:
-    done = finish([sys.executable, "-m", "unilaunch", *words], folder, None)
-    return done.returncode, done.stdout + done.stderr
+    done = unilaunch([*words], folder)
+    return done.returncode, done.console
 
 
 def _status(folder: Path) -> dict[str, Any]:
@@ -88,7 +79,7 @@ def test_a_late_rank_of_a_script_is_named_and_seen(
 ) -> None:
     """In the state, the stacks, the metrics and the late rank's events; the socket is the owner's, and goes."""
     (port,), stop = free_ports(1), tmp_path / "stop"
-    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--metrics-port", str(port)]
+    options = [*openmpi5.options, "--metrics-port", str(port)]
     line = [sys.executable, "-m", "unilaunch", "launch", "-n", str(ranks), *options, str(PROGRAM), "--"]
     straggler = re.compile(r'unilaunch_straggler\{rank="1",host="[^"]+"\} 1\.\d+')
     with _running([*line, str(stop), backend], tmp_path):
@@ -103,7 +94,7 @@ def test_a_late_rank_of_a_script_is_named_and_seen(
         _, stacks = _ask(tmp_path, "stacks")
         assert "(straggling.py:" in stacks
         assert "in phase 'program'" in stacks
-        assert f'unilaunch_job_info{{run="{told["run"]}",version="{unilaunch.__version__}"}} 1\n' in metrics
+        assert f'unilaunch_job_info{{run="{told["run"]}",version="{__version__}"}} 1\n' in metrics
         assert [line for line in metrics.splitlines() if not LINE.fullmatch(line)] == []
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/stacks", timeout=60)
@@ -117,35 +108,17 @@ def test_a_late_rank_of_a_script_is_named_and_seen(
     assert (code, said) == (2, ended)
 
 
-def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
+def test_a_bare_mpirun_can_be_looked_into(openmpi5: Launcher, tmp_path: Path) -> None:
     """There rank 0's agent is the monitor."""
-    mpirun = next(path for path in LAUNCHERS["4.1"] if path.exists())
     (port,), stop = free_ports(1), tmp_path / "stop"
-    run = [sys.executable, "-m", "unilaunch", "run", "--metrics-port", str(port), str(PROGRAM), "--"]
-    run += [str(stop), "torch"]
-    with _running([str(mpirun), "--oversubscribe", "-n", "2", *run], tmp_path):
+    run = [sys.executable, "-m", "unilaunch", "run", "--metrics-port", str(port), str(PROGRAM), "--", str(stop)]
+    with _running([str(openmpi5.path), "--oversubscribe", "-n", "2", *run, "torch"], tmp_path):
         _await(lambda: 'unilaunch_steps_total{rank="1"' in _metrics(port))
         told = _await(lambda: (now := _status(tmp_path))["ranks"] and now["ranks"][0]["seconds_per_step"] and now)
         assert [rank["phase"] for rank in told["ranks"]] == ["program", "program"]
-        assert "unilaunch_received_bytes_total{" not in _metrics(port)  # nobody counts them
         code, stacks = _ask(tmp_path, "stacks", "--full")
         assert (code, "straggling.py" in stacks) == (0, True)
         stop.touch()
-    assert _ask(tmp_path, "status")[1].startswith("done: 2 ranks\n")
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_a_collector_receives_the_figures_of_a_training(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Those of each rank's last step: the epoch that began last, and the loss of the one before, as in the result."""
-    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe"]
-    with collecting(tmp_path / "log") as url:
-        code, said = _ask(tmp_path, "launch", "-n", "2", *options, "--observe", f"otlp={url}", "gcn", "--epochs", "3")
-        assert code == 0, said
-    points = read_points(tmp_path / "log")[1]
-    losses = json.loads((tmp_path / "log_output" / "result.json").read_text())["loss"]
-    values = {(labels["rank"], labels["name"]): value for labels, value in points["unilaunch.value"]}
-    assert values["0", "loss"] == pytest.approx(losses[-2])
-    assert {labels["rank"] for labels, value in points["unilaunch.steps_total"] if value == 3} == {"0", "1"}
 
 
 #: Stands in a function of C, below one of Python's, until the file "stop" is there.
@@ -162,8 +135,7 @@ below_python()
 def test_py_spy_shows_the_frames_of_c(openmpi5: Launcher, tmp_path: Path) -> None:
     """Both ranks stand in one place: the C function that the script calls, and the script's below it."""
     (tmp_path / "native.py").write_text(NATIVE)
-    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe"]
-    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "native.py"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *openmpi5.options, "native.py"]
     with _running(line, tmp_path):
         _await(lambda: {rank["phase"] for rank in _status(tmp_path)["ranks"]} == {"program"})
         inside = re.compile(r"^ranks 0-1: .*usleep.*below_python \(native\.py:\d\)", re.MULTILINE)
@@ -181,8 +153,8 @@ def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> 
     (site / "others.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     (tmp_path / "env" / "bin" / "py-spy").touch()
     (tmp_path / "wait.py").write_text("import os, time\nwhile not os.path.exists('stop'): time.sleep(0.1)\n")
-    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe"]
-    line = [str(tmp_path / "env" / "bin" / "python"), "-m", "unilaunch", "launch", "-n", "2", *options, "wait.py"]
+    python = str(tmp_path / "env" / "bin" / "python")
+    line = [python, "-m", "unilaunch", "launch", "-n", "2", *openmpi5.options, "wait.py"]
     with _running(line, tmp_path):
         _await(lambda: {rank["phase"] for rank in _status(tmp_path)["ranks"]} == {"program"})
         _, stacks = _ask(tmp_path, "stacks", "--native")
@@ -193,8 +165,6 @@ def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(openmpi5: Launcher, tmp_path: Path) -> None:
     with listen(0, several=False) as taken:
         port = str(taken.getsockname()[1])
-        options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--metrics-port", port]
-        code, said = _ask(tmp_path, "launch", "-n", "1", *options, str(PROGRAM))
-    assert code == 2
-    assert said.startswith(f"unilaunch: --metrics-port {port}: cannot listen on 127.0.0.1: Address already in use")
+        job = openmpi5.launch(1, ["--metrics-port", port, str(PROGRAM)], tmp_path)
+    assert f"--metrics-port {port}: cannot listen on 127.0.0.1: Address already in use" in job.refusal()
     assert not (tmp_path / "log_output").exists()

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from jobs.mpirun import Finished, Launcher, finish
+from jobs.mpirun import Finished, Launcher, wait_until
 from jobs.ports import free_ports
 
 MLFLOW = Path(__file__).parents[2] / ".mlflow" / "bin" / "python"
@@ -33,10 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [MLFLOW, "-m", "mlflow", "server", *options], cwd=folder, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        until = time.monotonic() + 200
-        while b"Application startup complete" not in (folder / "log").read_bytes():
-            assert time.monotonic() < until, (folder / "log").read_text()
-            time.sleep(0.2)
+        wait_until(lambda: b"Application startup complete" in (folder / "log").read_bytes(), 200)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(started.pid, signal.SIGKILL)
@@ -52,9 +47,8 @@ def _ask(server: str, method: str, fields: dict[str, Any] | None = None) -> dict
 
 
 def _launch(launcher: Launcher, url: str, folder: Path, *more: str, experiment: str = "") -> Finished:
-    options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--data-dir", "data"]
-    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "--observe", f"mlflow={url}", *more]
-    return finish(line, folder, {"MLFLOW_EXPERIMENT_NAME": experiment})
+    words = ["--data-dir", "data", "--observe", f"mlflow={url}", *more]
+    return launcher.launch(2, words, folder, {"MLFLOW_EXPERIMENT_NAME": experiment})
 
 
 @one_server

@@ -4,14 +4,16 @@ It is a folder with a dist-info on PYTHONPATH: as pip would install it.
 """
 
 import json
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from jobs.mpirun import Finished, alone, finish
+from jobs.mpirun import NUMPY_BACKEND, Finished, Launcher, finish, unilaunch
 
 OUTSIDE = Path(__file__).parent / "outside"
 ENTRY_POINTS = """
@@ -44,7 +46,7 @@ def variables(tmp_path: Path) -> dict[str, str]:
 
 
 def _launch(arguments: list[str], folder: Path, variables: dict[str, str]) -> Finished:
-    return alone(["-m", "unilaunch", "launch", *arguments], folder, variables)
+    return unilaunch(["launch", *arguments], folder, variables)
 
 
 def _check_result(job: Finished) -> None:
@@ -76,7 +78,7 @@ def test_its_observer(variables: dict[str, str], tmp_path: Path) -> None:
     _launch(words, tmp_path, variables).check()
     assert (tmp_path / "ledger.txt").read_text() == "log_output: 2 ranks, {'step': 3}\nexit codes [0]\n"
     refused = _launch(["--observe", "ledger=/", *words], tmp_path, variables)
-    assert (refused.returncode, refused.stderr) == (2, "unilaunch: --observe ledger=/: must be a file\n")
+    assert "--observe ledger=/: must be a file" in refused.refusal()
 
 
 def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:
@@ -86,29 +88,24 @@ def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:
     assert job.stdout == "  rank 0: a cpu\n  rank 1: b cpu\n"
     assert "--indent" in _launch(["--emit", "listing", "--help"], tmp_path, variables).check().stdout
     refused = _launch(["--emit", "rankfile", *words], tmp_path, variables)
-    assert (refused.returncode, refused.stderr) == (2, "unilaunch: --indent: only --emit listing takes it\n")
+    assert "--indent: only --emit listing takes it" in refused.refusal()
     assert re.search(r"--emit KIND[^-]*\blisting\b", _launch(["--help"], tmp_path, variables).check().stdout)
 
 
-def test_half_of_its_environment_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
-    """Its size alone says that there are more ranks."""
-    job = alone(["-m", "unilaunch", "run", *RUN], tmp_path, variables | {"MYMPI_SIZE": "4"})
-    assert job.returncode == 2
-    assert "MYMPI_SIZE=4 says that there are 4 ranks, as My MPI sets it" in job.stderr
-
-
-def test_a_number_that_is_none_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
-    """`Launcher.describe` names the variable."""
-    job = alone(["-m", "unilaunch", "run", *RUN], tmp_path, variables | {"MYMPI_SIZE": "two", "MYMPI_RANK": "0"})
-    assert (job.returncode, job.stderr) == (
-        2,
-        "unilaunch: My MPI's environment is not valid: MYMPI_SIZE=two; do not set these by hand\n",
-    )
+@pytest.mark.parametrize(("environ", "words"), [
+    ({"MYMPI_SIZE": "4"}, "MYMPI_SIZE=4 says that there are 4 ranks, as My MPI sets it"),
+    ({"MYMPI_SIZE": "two", "MYMPI_RANK": "0"}, "My MPI's environment is not valid: MYMPI_SIZE=two"),
+], ids=["half of it", "no number"])  # fmt: skip
+def test_an_environment_that_is_not_its_own_is_refused(
+    environ: dict[str, str], words: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    """Its size alone says that there are more ranks; `Launcher.describe` names a variable that is no number."""
+    assert words in unilaunch(["run", *RUN], tmp_path, variables | environ).refusal()
 
 
 def test_a_mistake_in_a_plug_in_is_told_as_an_exception(variables: dict[str, str], tmp_path: Path) -> None:
     """Before a rank's work too: its traceback, and its type in the verdict."""
-    job = alone(["-m", "unilaunch", "run", "counting", "--backend", "plain", "--step", "13"], tmp_path, variables)
+    job = unilaunch(["run", "counting", "--backend", "plain", "--step", "13"], tmp_path, variables)
     assert job.returncode == 1
     assert job.stderr.count('raise ValueError("thirteen")') == 1
     assert "no exception" not in job.stderr
@@ -116,6 +113,52 @@ def test_a_mistake_in_a_plug_in_is_told_as_an_exception(variables: dict[str, str
 
 def test_its_plug_ins_are_unknown_where_it_is_not_installed(tmp_path: Path) -> None:
     """One line names those that are installed."""
-    job = alone(["-m", "unilaunch", "run", "--backend", "plain"], tmp_path)
-    assert job.returncode == 2
-    assert "no backend 'plain'; installed: mindspore, torch" in job.stderr
+    refusal = unilaunch(["run", "--backend", "plain"], tmp_path).refusal()
+    assert "no backend 'plain'; installed: mindspore, torch" in refusal
+
+
+def test_a_backend_trains_as_torch_does_and_without_it(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The one in tests/numpy_backend: the same losses to 1e-5; no framework can be imported there."""
+    (blocked := tmp_path / "blocked").mkdir()
+    for framework in ("torch", "mindspore"):
+        (blocked / f"{framework}.py").write_text(f"raise ImportError('{framework} must not be imported')")
+    arguments = ["run", "--data-dir", str(tmp_path / "data"), "--epochs", "5"]
+    expected = openmpi5.unilaunch(3, arguments, tmp_path).check().result
+    path = {"PYTHONPATH": os.pathsep.join(map(str, (blocked, NUMPY_BACKEND)))}
+    job = openmpi5.unilaunch(3, [*arguments, "--backend", "numpy"], tmp_path, variables=path).check()
+    assert job.result["backend"] == "numpy"
+    np.testing.assert_allclose(job.result["loss"], expected["loss"], rtol=0, atol=1e-5)
+    refusal = unilaunch([*arguments, "--backend", "numpy", "--precision", "bfloat16"], tmp_path, path).refusal()
+    assert "--backend numpy --precision bfloat16: expected float32 or float64" in refusal
+
+
+#: The model in tests/outside_model.
+DESCENT = ["run", "descent", "--backend", "numpy"]
+OF_MODEL = {"PYTHONPATH": os.pathsep.join(map(str, (NUMPY_BACKEND, OUTSIDE.parents[1] / "outside_model")))}
+
+
+def test_the_curves_of_a_model_are_drawn_where_it_is_installed(openmpi5: Launcher, tmp_path: Path) -> None:
+    """From what its ranks recorded; elsewhere the page says why it shows none. What is no number harms nobody."""
+    job = openmpi5.unilaunch(2, DESCENT, tmp_path, variables=OF_MODEL).check()
+    assert job.result["lowest"] == 1 / 16
+    page = tmp_path / "log_output" / "report.html"
+    unilaunch(["report"], tmp_path, OF_MODEL).check()
+    shown = page.read_text()
+    for words in ("<h2>Height</h2>", "[1.0, 2.0, 3.0, 4.0], [0.5, 0.25, 0.125, 0.0625]", "<th>lowest height</th>"):
+        assert words in shown
+    unilaunch(["report"], tmp_path).check()
+    shown = page.read_text()
+    assert "the page shows no curves: no model &#39;descent&#39;" in shown
+    assert "<th>lowest</th><td>0.0625</td>" in shown
+
+
+def test_a_failure_names_the_step_of_a_model(openmpi5: Launcher, tmp_path: Path) -> None:
+    """In its words, and in failure.json as data; a result that JSON cannot say is refused in one line."""
+    job = openmpi5.unilaunch(2, [*DESCENT, "--ending", "killed"], tmp_path, variables=OF_MODEL)
+    assert job.returncode == 137
+    assert "killed by SIGKILL (exit code 137), in batch 4 of 4" in job.console
+    step = {"step": "batch", "number": 4, "total": 4, "values": {"height": 0.125}, "busy": None}
+    assert job.failure(1)["progress"] == step
+    job = openmpi5.unilaunch(2, [*DESCENT, "--ending", "nan"], tmp_path, variables=OF_MODEL)
+    assert "model descent returned a value that cannot be written as JSON" in job.refusal()
+    assert not (job.output / "result.json").exists()

@@ -1,41 +1,39 @@
 """Every command on the pages is run, planned or run elsewhere.
 
-The tables of docs/start/ have `test_docs.py`, docs/tutorial.md has `test_tutorial.py`, and the examples in Python have
-their pages' own tests.
+docs/tutorial.md has `test_tutorial.py`, and the examples in Python have their pages' own tests.
 """
 
 import io
-import json
 import os
 import re
 import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jobs.idx import first_images
 from jobs.mpirun import BACKEND, NUMPY, NUMPY_BACKEND, finish
-from jobs.test_docs import PAGES as TABLES
-from jobs.test_docs import commands as commands_of_the_tables
 from unilaunch.cli import main
 from unilaunch.interfaces import plugins
 
 pytestmark = pytest.mark.xdist_group("pages")  # they share a folder
-DOCS = Path(__file__).parents[2] / "docs"
-#: Pages whose blocks have a test of their own, or are commands for those who change the code (.ci/run runs them).
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+MNIST = ROOT.parent / "shared" / "datasets" / "mnist"
+#: Pages whose blocks have a test of their own, are commands that are refused, or are for those who change the code.
 LEFT_OUT = {"tutorial.md", "contributing.md", "troubleshooting.md"}
 #: Where the other commands are run: the start of a command, and the file.
 ELSEWHERE = {
     "docker": "tests/test_dockerfile.py",
     "pip install": ".ci/run",
-    "sbatch": "tests/jobs/test_sbatch.py",
+    "sbatch": "tests/jobs/test_slurm.py",
     "srun": "tests/jobs/test_slurm.py",
     "kubectl": "tests/cluster/test_jobset_on_hosts.py",
-    "export": "tests/jobs/test_docs.py",
+    "export": "tests/jobs/test_pages.py",
     "unilaunch launch -n 2 gat.py": "tests/jobs/test_examples.py",
     "unilaunch plan": "tests/jobs/test_plan.py",
     "mpirun -n 4 python -m unilaunch predict": "tests/jobs/test_predictions.py",
@@ -45,15 +43,17 @@ ELSEWHERE = {
 }
 #: What starts ranks for the pages' own sake; a `launch` that a page shows further down is only planned.
 STARTED = ("mpirun ", "unilaunch launch --hostfile hosts --max-restarts")
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ENVIRON = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1",
-    "UNILAUNCH_DATA": "data",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    BACKEND: "numpy",
-    **NUMPY,
-}
+    **AS_ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_DATA": "data",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", BACKEND: "numpy", **NUMPY,
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # noqa: TID251
+}  # fmt: skip
+#: The pages whose tables say what to type here in place of a line of another tool.
+NEWCOMERS = ("start/torchrun.md", "start/mindspore.md", "start/jittor.md")
+#: What their scripts are here: the tutorials' own run in test_programs.py.
+LOOK = "import os, sys\nassert int(os.environ['RANK']) < int(os.environ['WORLD_SIZE']) == 2, sys.argv\n"
+READ = LOOK + "open(os.path.join(os.environ['DATA_PATH'], 'train-images-idx3-ubyte')).close()\n"
 
 
 def _blocks(page: str) -> list[str]:
@@ -65,19 +65,22 @@ def _blocks(page: str) -> list[str]:
 
 def _inline() -> list[str]:
     """Return the commands in the sentences and tables of the pages."""
-    pages = [(DOCS / page).read_text() for page in PAGES if page not in {"tutorial.md", *TABLES}]
+    pages = [(DOCS / page).read_text() for page in PAGES if page not in {"tutorial.md", *NEWCOMERS}]
     text = re.sub(r"^```.*?^```", "", "".join(pages), flags=re.MULTILINE | re.DOTALL)
     spans = dict.fromkeys(re.findall(r"`((?:UNILAUNCH_\w+=\w+ )?(?:unilaunch|mpirun -n) [^`\n]+)`", text))
     return [line for line in spans if " ... " not in line]
 
 
-def _refusals() -> list[tuple[str, str]]:
-    page = (DOCS / "troubleshooting.md").read_text()
-    return re.findall(r"^```console\n\$ (.*)\n(.*)\n```", page, re.MULTILINE)
+def _of_the_tables() -> list[str]:
+    """Return the commands in the right-hand columns of the tables for newcomers."""
+    text = "".join((DOCS / page).read_text() for page in NEWCOMERS)
+    rows = [line.split(" | ")[-1] for line in text.splitlines() if "|" in line]
+    return [code for row in rows for code in re.findall(r"`((?:unilaunch|mpirun|torchrun) [^`]+)`", row)]
 
 
 PAGES = [str(path.relative_to(DOCS)) for path in sorted(DOCS.rglob("*.md"))]
-COMMANDS = list(dict.fromkeys(one for page in PAGES if page not in LEFT_OUT for one in _blocks(page)))
+TABLES = list(dict.fromkeys(_of_the_tables()))
+COMMANDS = dict.fromkeys(one for page in PAGES if page not in LEFT_OUT for one in _blocks(page) if one not in TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands name, and what a run has left in log_output."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "hosts").write_text("localhost slots=4\n")
-    (folder / "typo").write_text("node0 slots=four\n")
     (folder / "run.toml").write_text("seed = 3\n")
     (folder / "examples").mkdir()
     (folder / "MNIST_Data").mkdir()
@@ -93,18 +95,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / script).write_text("import sys\nprint(sys.argv)\n")
     np.savez(folder / "graph.npz", edge_index=np.arange(60).reshape(2, 30), x=np.eye(60), y=np.arange(60) % 3)
     line = [sys.executable, "-m", "unilaunch", "run", "--dataset", "sbm", "--epochs", "2"]
-    finish(line, folder, _environ()).check()
+    finish(line, folder, ENVIRON).check()
     return folder
 
 
-def _environ() -> dict[str, str]:
-    return {**ENVIRON, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # noqa: TID251
-
-
-def _call(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """Run a command in this process; return its exit code, and what it has written."""
+def _call(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a command in this process, to a good end."""
     words = shlex.split(line.partition(" > ")[0])
-    for name, value in _environ().items():
+    for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
@@ -118,69 +116,63 @@ def _call(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int
     with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:
         main()
     plugins.make_all.cache_clear()
-    return int(ended.value.code or 0), said.getvalue()
+    assert (int(ended.value.code or 0), "Traceback" in said.getvalue()) == (0, False), f"{line}: {said.getvalue()}"
+    return said.getvalue()
 
 
 def _planned(line: str) -> str:
     """Return a `launch` as one that only checks and plans; any other command as it is."""
-    return (
-        line if "--emit" in line else line.replace("unilaunch launch", "unilaunch launch --dry-run --oversubscribe", 1)
-    )
+    options = "" if "--emit" in line else " --dry-run --oversubscribe"
+    return line.replace("unilaunch launch", f"unilaunch launch{options}", 1)
 
 
-@pytest.mark.parametrize("line", [one for one in COMMANDS if one not in commands_of_the_tables()])
+@pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_a_block(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts ranks, or it does its work in this process; a further `launch` is planned, with every check."""
     if elsewhere := [file for start, file in ELSEWHERE.items() if line.startswith(start)]:
-        assert (DOCS.parent / elsewhere[0]).exists()
+        assert (ROOT / elsewhere[0]).exists()
     elif line.startswith(STARTED):
-        finish(["sh", "-c", line], folder, _environ()).check()
+        finish(["sh", "-c", line], folder, ENVIRON).check()
     else:
-        code, said = _call(_planned(line), folder, monkeypatch)
-        assert (code, "Traceback" in said) == (0, False), said
+        _call(_planned(line), folder, monkeypatch)
 
 
 def test_commands_in_sentences_and_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is taken as it stands: a `launch`, and a `run` under mpirun, is planned, and another command is parsed."""
     lines = [line for line in _inline() if find_spec("mindspore") or "--backend mindspore" not in line]
-    assert len(lines) > 20
+    assert lines
     for line in lines:
         planned = _planned(re.sub(r"mpirun -n \d python -m unilaunch run", "unilaunch launch -n 2", line))
-        code, said = _call(planned if planned != line or "--emit" in line else f"{line} --help", folder, monkeypatch)
-        assert code == 0, f"{line}: {said}"
+        _call(planned if planned != line or "--emit" in line else f"{line} --help", folder, monkeypatch)
 
 
-def test_files_and_variables_of_a_run_are_on_their_pages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file that a run leaves, every field of its result, and every variable that `explain` shows."""
-    files = (DOCS / "reference" / "files.md").read_text()
-    left = {path.name for path in (folder / "log_output").rglob("*") if path.is_file() and "previous" not in path.parts}
-    fields = json.loads((folder / "log_output" / "result.json").read_text())
-    assert {"events.jsonl", "result.json"} < left
-    assert [name for name in [*left, *fields] if f"{name}`" not in files] == []
-    variables = re.findall(r"^ +([A-Z_]+v?)=", _call("unilaunch explain", folder, monkeypatch)[1], re.MULTILINE)
-    page = (DOCS / "reference" / "codes.md").read_text()
-    known = re.findall(r"`([A-Z]+[A-Za-z_*]*)[=`]", page)
-    assert len(variables) > 20
-    assert [name for name in variables if not any(fnmatchcase(name, one) for one in known)] == []
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands of the tables name: scripts, a hostfile of this machine, and MNIST as the tutorials have it."""
+    if not MNIST.is_dir():
+        pytest.skip(f"no MNIST files at {MNIST}")
+    folder = tmp_path_factory.mktemp("newcomer")
+    (folder / "hosts").write_text("localhost slots=2\n")
+    first_images(MNIST, folder / "MNIST_Data", {"train": 640, "test": 640})
+    for name, script in (("train.py", LOOK), ("net.py", READ)):
+        (folder / name).write_text(script)
+    return folder
 
 
-def test_what_is_public_of_json_is_an_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command that docs/stability.md names has --json; of `launch` the help shows it in full only."""
-    (row,) = re.findall(r"^\| what `--json` prints \| (.*) \|$", (DOCS / "stability.md").read_text(), re.MULTILINE)
-    lines = [f"unilaunch {one} --help{'-all' * (one == 'launch')}" for one in re.findall(r"`(\w+)", row)]
-    assert len(lines) > 3
-    assert [line for line in lines if "--json" not in _call(line, folder, monkeypatch)[1]] == []
-
-
-@pytest.mark.parametrize(("line", "message"), _refusals(), ids=[line for line, _ in _refusals()])
-def test_troubleshooting_quotes_messages_as_they_are(
-    line: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command is refused with exit code 2 and this line."""
-    if "unilaunch run " in line or " -H " in line:  # their signal handlers stay to the end of their process
-        done = finish(["sh", "-c", line], folder, _environ())
-        code, said = done.returncode, done.console
-    else:
-        code, said = _call(line, folder, monkeypatch)
-    pattern = re.escape(message).replace(re.escape("[...]"), ".*")
-    assert (code, [one for one in said.splitlines() if re.fullmatch(pattern, one)] != []) == (2, True), said
+@pytest.mark.parametrize("command", [
+    pytest.param(command, marks=[pytest.mark.mindspore] * ("--backend mindspore" in command)) for command in TABLES
+])  # fmt: skip
+def test_what_newcomers_are_told_to_type_runs(command: str, newcomer: Path) -> None:
+    """In the environment that they have just made, as root too; DATA_PATH is what the page of MindSpore exports."""
+    page = (DOCS / "start" / "mindspore.md").read_text()
+    (data_path,) = re.findall(r"^\$ export DATA_PATH=(.*)$", page, re.MULTILINE)
+    environ = {**AS_ROOT, "DATA_PATH": data_path, "PATH": ENVIRON["PATH"]}
+    if "MNIST_Data" not in command and "net.py" not in command:
+        environ |= {"UNILAUNCH_DATA": str(newcomer / "data")}
+    if not any(word in command for word in ("train", "net.py", "--backend")):
+        environ |= {**NUMPY, BACKEND: "numpy"}
+    if "--dataset sbm" in command and "partition" not in command:
+        environ |= {"UNILAUNCH_EPOCHS": "5"}
+    if "--use_gdc" in command:
+        environ |= {"UNILAUNCH_GDC_TOP_K": "16"}  # Mt-KaHyPar takes 12 s for the edges of the default
+    finish(["sh", "-c", shlex.join(shlex.split(command))], newcomer, environ).check()

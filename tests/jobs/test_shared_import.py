@@ -5,34 +5,27 @@ That a model trains alike, to the last bit, is in test_same_training.py.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jobs.mpirun import Finished, Launcher, alone
+from jobs.mpirun import unilaunch
 
 PROGRAM = Path(__file__).parent / "programs" / "own_libraries.py"
 
 
-def _told(job: Finished, ranks: int) -> list[dict[str, Any]]:
-    return [json.loads((job.output / f"rank.{rank}" / "stdout").read_text()) for rank in range(ranks)]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_program_finds_what_it_would_have_imported(threads: int, tmp_path: Path) -> None:
+def test_a_program_finds_what_it_would_have_imported(tmp_path: Path) -> None:
     """Its threads in every library, its own random numbers; and the ranks come from one process."""
-    logs = {}
+    told = []
     for command, ranks in (("launch -n 3", 3), ("run", 1)):
-        (tmp_path / command).mkdir()
-        line = ["-m", "unilaunch", *command.split(), "--threads", str(threads), str(PROGRAM)]
-        logs[command] = _told(alone(line, tmp_path / command).check(), ranks)
-    shared, own = logs.values()
+        (folder := tmp_path / command).mkdir()
+        job = unilaunch([*command.split(), "--threads", "2", str(PROGRAM)], folder).check()
+        told.append([json.loads(job.said(rank)) for rank in range(ranks)])
+    shared, own = told
     assert len({each["above"] for each in shared}) == 1
     for drawn in ("numpy", "torch", "python"):
         assert len({each["drawn"][drawn] for each in shared}) == 3
     for each in (*shared, *own):
-        assert (each["torch"], each["pools"]) == ([threads] * 2, [threads] * 2)
-        assert each["variable"] == str(threads)
+        assert (each["torch"], each["pools"], each["variable"]) == ([2, 2], [2, 2], "2")
 
 
 @pytest.mark.parametrize("program", ["import torch", "import sys; print(sys.platform)\nimport torch"])
@@ -49,7 +42,7 @@ def test_only_what_a_program_imports_first_is_there_already(program: str, tmp_pa
         "        if name == 'torch.nn': Path(f'import.{os.getpid()}').touch()\n"
         "sys.meta_path.insert(0, Spy())\n"
     )
-    alone(["-m", "unilaunch", "launch", "-n", "2", "train.py"], tmp_path, {"PYTHONPATH": str(spy)}).check()
+    unilaunch(["launch", "-n", "2", "train.py"], tmp_path, {"PYTHONPATH": str(spy)}).check()
     imported = {path.suffix for path in tmp_path.glob("import.*")}
     ended = {path.suffix for path in tmp_path.glob("end.*")}
     assert len(ended) == 2
@@ -58,20 +51,3 @@ def test_only_what_a_program_imports_first_is_there_already(program: str, tmp_pa
         assert not imported & ended
     else:
         assert imported == ended
-
-
-def test_an_agent_that_is_killed_is_a_lost_agent(launcher: Launcher, tmp_path: Path) -> None:
-    """Its ranks go with it, and the job ends; the report says what happened."""
-    (tmp_path / "train.py").write_text(
-        "import os\nimport signal\nimport time\nfrom pathlib import Path\n"
-        "if os.environ['RANK'] == '0':\n"  # the agent reports each rank to the monitor before it writes this file
-        "    while len(list(Path('log_output').glob('rank.*/usage.jsonl'))) < 3: time.sleep(0.02)\n"
-        "    os.kill(os.getppid(), signal.SIGKILL)\n"
-        "time.sleep(600)\n"
-    )
-    line = ["-m", "unilaunch", "launch", "-n", "3", "--mpirun", str(launcher.path), "--allow-run-as-root"]
-    job = alone([*line, "--oversubscribe", "train.py"], tmp_path)
-    assert job.returncode == 137
-    assert "its agent, the process that supervises it, was killed" in job.console
-    assert json.loads((job.output / "report.json").read_text())["first"]["cause"] == "lost agent"
-    assert job.seconds < 100

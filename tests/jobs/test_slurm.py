@@ -3,16 +3,15 @@
 import re
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jobs import own_layers
-from jobs.mpirun import NUMPY, PAUSE, Finished, alone, finish
+from jobs.mpirun import NUMPY, PAUSE, Finished, finish, unilaunch, wait_until
 from jobs.preemption import ask, submit
 from jobs.slurm import lacking, slurm_cluster
 
@@ -20,6 +19,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+MPIRUN5 = str(Path(sys.executable).parent / "mpirun")
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
 @pytest.fixture(scope="module")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of one process."""
-    line = [*UNILAUNCH[1:], *RUN, "--backend", "numpy"]
-    losses: list[float] = alone(line, tmp_path_factory.mktemp("alone"), NUMPY).check().result["loss"]
+    job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
+    losses: list[float] = job.check().result["loss"]
     return losses
 
 
@@ -47,12 +47,9 @@ def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, st
 def test_the_same_training_under_srun(
     options: str, backend: str, slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
-    """On two nodes and on one; srun brings no MPI here, so the ranks speak over sockets.
-
-    Three ranks on unequal nodes are those of the batch file that `launch` writes.
-    """
+    """On two nodes and on one; srun brings no MPI here, so the ranks speak over sockets."""
     result = _srun(options, [*RUN, "--backend", backend], tmp_path, slurm).check().result
-    assert (result["world_size"], result["launcher"]) == (int(options[-1]), "Slurm")
+    assert (result["world_size"], result["launcher"]) == (2, "Slurm")
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
@@ -75,69 +72,41 @@ def test_jobs_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> No
     # -K0: the first of the two to exit does not end the other one, whose code would then be that of a signal.
     twice = finish(["srun", "-K0", "-N1", "-n2", *launch], tmp_path, environ)
     assert twice.returncode == 2
-    assert "Slurm has started 2 processes of `unilaunch launch`, and each would start the whole job" in twice.console
+    assert "Slurm has started 2 processes of `unilaunch launch`" in twice.console
 
 
 def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """Unchanged, on unequal nodes."""
-    _srun("-N 2 -n 3", ["run", str(PROGRAMS / "meet.py"), "--", "--lr", "0.01"], tmp_path, slurm).check()
-    said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
+    """Unchanged, on unequal nodes; and a failure ends the other ranks at once."""
+    job = _srun("-N 2 -n 3", ["run", str(PROGRAMS / "meet.py"), "--", "--lr", "0.01"], tmp_path, slurm).check()
+    said = [job.said(rank) for rank in range(3)]
     assert [text.partition(" local")[0] for text in said] == ["0/3", "1/3", "2/3"]
     assert all(" True 4.980000 4.980000 " in text for text in said)
-
-
-def test_own_layers_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """`srun python train.py` on two nodes, in PyTorch: the curves, weights and scores of PyG in one process.
-
-    MindSpore's layers over sockets are those under torchrun in test_own_mindspore.py.
-    """
-    kinds = list(own_layers.LAYERS)
-    own_layers.write_directed_graph(tmp_path / "graph.npz")
-    expected = own_layers.train_by_pyg(str(tmp_path / "graph.npz"), tmp_path, kinds, 3)
-    program = own_layers.PROGRAMS["torch_layers"]
-    line = ["srun", "-N", "2", "-n", "2", sys.executable, program, "graph.npz", ".", "out.npz", "3", *kinds]
-    finish(line, tmp_path, dict(slurm)).check()
-    for kind, apart in own_layers.difference(tmp_path / "out.npz", expected, kinds).items():
-        assert apart <= 1e-10, kind
-
-
-def test_a_failure_under_srun_ends_the_job(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """The others lose their rank at once."""
-    job = _srun("-N 2 -n 3", ["run", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path, slurm)
-    assert job.returncode != 0
-    assert job.seconds < 90
-    assert '"exit_code": 7' in (tmp_path / "log_output" / "rank.1" / "failure.json").read_text()
+    failed = _srun("-N 2 -n 3", ["run", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path, slurm)
+    assert failed.returncode != 0
+    assert failed.seconds < 90
+    assert failed.failure(1)["exit_code"] == 7
 
 
 def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """The script is no task of anybody's, though it has SLURM_NTASKS."""
     shown = _srun("-N 2 -n 2", ["explain"], tmp_path, slurm).check().stdout
-    assert "rank 0 of 2" in shown
-    assert "launcher: Slurm" in shown
-    script = "#!/bin/bash\n" + " ".join([*UNILAUNCH, "explain"]) + "\n"
-    assert "rank 0 of 1" in _submit(script, slurm, tmp_path, "-n 2")
-    assert "launcher: none" in (tmp_path / "out").read_text()
+    assert ("rank 0 of 2" in shown, "launcher: Slurm" in shown) == (True, True)
+    said = _submit(f"#!/bin/bash\n{shlex.join([*UNILAUNCH, 'explain'])}\n", slurm, tmp_path, "-n 2")
+    assert ("rank 0 of 1" in said, "launcher: none" in said) == (True, True)
 
 
-@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", str(Path(sys.executable).parent / "mpirun")])
-def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", MPIRUN5])
+def test_launch_and_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
     """As many ranks as the allocation has tasks, also if these are more than cores (Slurm believes in four a node).
 
-    On one node: to mpirun the two of this machine are two hosts.
+    On one node: to mpirun the two of this machine are two hosts. The doctor checks every node, by one rank on each.
     """
-    program = "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n"
-    (tmp_path / "where.py").write_text(program)
-    launch = [*UNILAUNCH, "launch", "--mpirun", mpirun, "--allow-run-as-root", "--console", "all", "where.py"]
+    (tmp_path / "where.py").write_text("import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n")
+    options = ["--mpirun", mpirun, "--allow-run-as-root"]
+    launch = [*UNILAUNCH, "launch", *options, "--console", "all", "where.py"]
     job = finish(["salloc", "-N", "1", "-n", "4", *launch], tmp_path, dict(slurm)).check()
     assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2", "rank 3"]
-
-
-@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", str(Path(sys.executable).parent / "mpirun")])
-def test_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """It checks every node of the allocation, by one rank on each, whatever the number of tasks."""
-    doctor = [*UNILAUNCH, "doctor", "--mpirun", mpirun, "--allow-run-as-root"]
-    job = finish(["salloc", "-N", "2", "-n", "4", *doctor], tmp_path, dict(slurm)).check()
-    assert "n0, n1 all call themselves" in job.stdout
+    job = finish(["salloc", "-N", "2", "-n", "4", *UNILAUNCH, "doctor", *options], tmp_path, dict(slurm)).check()
     assert "all 2 hosts are ready: Python" in job.stdout
 
 
@@ -147,8 +116,7 @@ def test_a_preempted_job_goes_on_by_itself(
 ) -> None:
     """A job of a higher partition takes its nodes; then its time is nearly over. Each epoch is trained once."""
     monkeypatch.setenv(PAUSE, "0.05")
-    epochs = 200
-    training = ["--epochs", str(epochs), "--precision", "float64", "--data-dir", "data"]
+    training = ["--epochs", "200", "--precision", "float64", "--data-dir", "data"]
     job = submit(["--nodes", "2", "--ntasks-per-node", "1", "--requeue", *training], tmp_path, slurm)
     for restarts, kind in enumerate(["urgent", "notice"]):
         job.await_start(restarts)
@@ -156,8 +124,8 @@ def test_a_preempted_job_goes_on_by_itself(
         job.preempt(kind)
     ended = job.await_end(200)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
-    assert job.epochs_trained() == epochs
-    undisturbed = alone(["-m", "unilaunch", "run", *training], tmp_path, {PAUSE: "0"}).check().result["loss"]
+    assert job.epochs_trained() == 200
+    undisturbed = unilaunch(["run", *training], tmp_path, {PAUSE: "0"}).check().result["loss"]
     np.testing.assert_allclose(job.losses, undisturbed, rtol=0, atol=1e-10)
 
 
@@ -177,8 +145,7 @@ def test_a_job_of_an_array_that_sbatch_was_given_goes_on_by_itself(
     for folder in folders:
         folder.await_epochs(1)
     jobs[1].preempt("notice")
-    ended = [job.await_end(200) for job in jobs]
-    told = [(state["JobState"], state["Restarts"]) for state in ended]
+    told = [(state["JobState"], state["Restarts"]) for state in (job.await_end(200) for job in jobs)]
     assert told == [("COMPLETED", "0"), ("COMPLETED", "1")], array.console
     assert [folder.epochs_trained() for folder in folders] == [100, 100]
     assert folders[0].losses == folders[1].losses
@@ -198,10 +165,8 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
     last = tmp_path / "steps.3"
     for restarts in range(2):
         job.await_start(restarts)
-        before, deadline = last.stat().st_size if last.exists() else 0, time.monotonic() + 60
-        while not last.exists() or last.stat().st_size == before:
-            assert time.monotonic() < deadline, job.console
-            time.sleep(0.1)
+        size = last.stat().st_size if last.exists() else 0
+        wait_until(partial(_has_grown, last, size))
         if restarts:
             ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
         else:
@@ -212,18 +177,21 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
         assert (tmp_path / f"steps.{rank}").read_text().split() == [str(step) for step in range(100)]
 
 
+def _has_grown(file: Path, size: int) -> bool:
+    return file.exists() and file.stat().st_size > size
+
+
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
+    """Submit a script, wait until it has ended well, and return what it has written."""
     (folder / "job.sh").write_text(script)
     line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
-    job = finish(line, folder, {**slurm, **ROOT}).check().stdout.strip()
-    deadline = time.monotonic() + 100
-    while True:  # sbatch --wait looks every ten seconds only
-        state = finish(["scontrol", "show", "job", job], folder, dict(slurm)).check().stdout
-        if "JobState=COMPLETED" in state or "JobState=FAILED" in state:
-            break
-        assert time.monotonic() < deadline, state
-        time.sleep(0.3)
-    said = (folder / "out").read_text()
+    number = ask(line, folder, {**slurm, **ROOT}).strip()
+
+    def ended() -> str:  # sbatch --wait looks every ten seconds only
+        state = ask(["scontrol", "show", "job", number], folder, slurm)
+        return state if "JobState=COMPLETED" in state or "JobState=FAILED" in state else ""
+
+    state, said = wait_until(ended), (folder / "out").read_text()
     assert "ExitCode=0:0" in state, said
     return said
 
@@ -239,28 +207,41 @@ def test_the_batch_file_of_a_script_starts_one_launch_on_each_node(
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '2': sys.exit(5)\n"
     )
     shape = ["--nodes", str(nodes), "--ntasks-per-node", str(4 // nodes), "--max-restarts", "1"]
-    script = alone(["-m", "unilaunch", "launch", *shape, "--emit", "sbatch", "work.py"], tmp_path).check().stdout
-    console = _submit(script, slurm, tmp_path)
-    assert "rank 2 on" in console
+    script = unilaunch(["launch", *shape, "--emit", "sbatch", "work.py"], tmp_path).check().stdout
+    assert "rank 2 on" in _submit(script, slurm, tmp_path)
     (output,) = (tmp_path / "log_output").iterdir()
     logs = [(output / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
     assert logs == [[str(rank), "4", "None", "None"] for rank in range(4)]
 
 
 @pytest.mark.usefixtures("by_numpy")
-@pytest.mark.parametrize("options", [["-H", "n1:1,n0:2"], ["-H", "n0:1,n1:1"], ["--bind-to", "none"]])
+@pytest.mark.parametrize(("size", "options"), [
+    ("3", ["-H", "n1:1,n0:2"]), ("2", ["-H", "n0:1,n1:1"]), ("2", ["--bind-to", "none", "--mpirun", "/usr/bin/mpirun"]),
+], ids=["unequal nodes", "equal nodes", "mpirun"])  # fmt: skip
 def test_the_batch_file_that_launch_writes_is_submitted(
-    options: list[str], slurm: Mapping[str, str], curve: list[float], tmp_path: Path
+    size: str, options: list[str], slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
     """Srun on unequal and on equal nodes; mpirun in the allocation, where one of its options was asked for."""
-    size = 3 if "n1:1,n0:2" in options else 2
-    mpirun = ["--mpirun", "/usr/bin/mpirun"] if "--bind-to" in options else []
-    arguments = ["launch", "-n", str(size), *options, *mpirun, "--emit", "sbatch", *RUN[1:]]
-    script = alone(["-m", "unilaunch", *arguments], tmp_path).check().stdout
+    script = unilaunch(["launch", "-n", size, *options, "--emit", "sbatch", *RUN[1:]], tmp_path).check().stdout
     assert re.search("^exec (srun|/usr/bin/mpirun) ", script, re.MULTILINE)
     said = _submit(script, slurm, tmp_path)
     (output,) = (tmp_path / "log_output").rename(tmp_path / "jobs").iterdir()
     output.rename(tmp_path / "log_output")  # it is the job's own, and bears its number
-    job = Finished(0, said, "", 0.0, tmp_path)
-    assert job.result["world_size"] == size
-    np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
+    result = Finished(0, said, "", 0.0, tmp_path).result
+    assert result["world_size"] == int(size)
+    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+
+
+def test_a_batch_file_with_spaces_in_it_is_submitted(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """In the script's name, in its arguments and in a variable; each job of the array has its own output and folder."""
+    (tmp_path / "my job.py").write_text("import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['RANK'])\n")
+    options = ["-n", "2", "-x", "SAID=a b;c", "--console", "all", "--emit", "sbatch", "--array", "0-1", "--time", "5"]
+    options += ["--partition", "main", "--account", "me", "--cpus-per-task", "1", "--sbatch", '--comment="no 1"']
+    line = ["launch", *options, "my job.py", "--", "$HOME", "it's"]
+    (tmp_path / "job.sh").write_text(unilaunch(line, tmp_path).check().stdout)
+    finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(slurm)).check()
+    for index in range(2):
+        (said,) = tmp_path.glob(f"unilaunch-my-job.py-*_{index}.out")
+        assert sorted(said.read_text().splitlines()) == [f"""a b;c ['$HOME', "it's"] {rank}""" for rank in range(2)]
+        (folder,) = tmp_path.glob(f"log_output/*-{index}")
+        assert (folder / "rank.1" / "stdout").exists()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import finish
+from jobs.mpirun import finish, unilaunch
 from jobs.slurm import lacking, slurm_cluster
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
@@ -28,6 +28,7 @@ STRANGER = Path(__file__).parent / "programs" / "stranger.py"
 NOBODY = 65534
 PORT = 29531
 RUN = ["-m", "unilaunch", "run", "--epochs", "5", "--data-dir", "data"]
+LONG = ["--epochs", "400", "--data-dir", "data"]
 
 
 @pytest.fixture(autouse=True)
@@ -89,33 +90,21 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
 
 def test_a_stranger_under_launch(tmp_path: Path) -> None:
     """The monitor listens too; a stranger's messages to it end nothing."""
-    words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2", *LONG]
     with _attacked(10, tmp_path / "log_output") as achieved:
-        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "400", *RUN[5:]], tmp_path, None)
-        assert job.check().result["world_size"] == 2
+        assert unilaunch(words, tmp_path).check().result["world_size"] == 2
     assert achieved["called"]
     assert achieved["believed"] == achieved["let in"] == 0
 
 
 def test_a_stranger_between_two_nodes(tmp_path: Path) -> None:
     """He calls node 0 before node 1 does, and knows all but the secret: he is no node, and no rank."""
-    launch = [
-        "launch",
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        "29533",
-    ]
-    line = [sys.executable, *RUN[:2], *launch, "--epochs", "400", *RUN[5:]]
+    words = ["launch", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29533"]
     environ = {"UNILAUNCH_SECRET": os.urandom(16).hex()}
     with _attacked(10, tmp_path / "log_output") as achieved, ThreadPoolExecutor() as nodes:
-        first = nodes.submit(finish, [*line, "--node-rank", "0"], tmp_path, environ)
+        first = nodes.submit(unilaunch, [*words, *LONG, "--node-rank", "0"], tmp_path, environ)
         time.sleep(1.0)
-        second = nodes.submit(finish, [*line, "--node-rank", "1"], tmp_path, environ)
+        second = nodes.submit(unilaunch, [*words, *LONG, "--node-rank", "1"], tmp_path, environ)
         assert first.result().check().result["world_size"] == 4
         assert second.result().returncode == 0
     assert achieved["called"]

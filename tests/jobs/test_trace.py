@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, finish
+from jobs.mpirun import Launcher, finish, unilaunch
 
 
 @pytest.mark.usefixtures("by_numpy")  # every backend's epoch is traced by the same lines
@@ -54,19 +54,13 @@ def test_a_full_disk_costs_the_trace_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_numpy")
-def test_without_it_there_is_none(openmpi5: Launcher, tmp_path: Path) -> None:
-    openmpi5.unilaunch(1, ["run", "--epochs", "2", "--data-dir", "data"], tmp_path).check()
-    assert not list(tmp_path.rglob("trace.json"))
-    lines = (tmp_path / "log_output" / "rank.0" / "epochs.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_the_phase_of_the_epochs_is_train(tmp_path: Path) -> None:
-    """It is what `status` shows, and the phase in which a failure is reported."""
+def test_without_it_there_is_none(tmp_path: Path) -> None:
+    """The phase of the epochs is train: `status` shows it, and a failure is reported in it."""
     options = ["--epochs", "2", "--data-dir", "data", "--checkpoint-dir", "models", "--resume"]
-    finish([sys.executable, "-m", "unilaunch", "run", *options], tmp_path, None).check()
-    lines = (tmp_path / "log_output" / "rank.0" / "events.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    job = unilaunch(["run", *options], tmp_path).check()
+    assert not list(tmp_path.rglob("trace.json"))
+    epochs = [json.loads(line)["epoch"] for line in (job.output / "rank.0" / "epochs.jsonl").read_text().splitlines()]
+    assert epochs == [1, 2]
+    events = [json.loads(line) for line in (job.output / "rank.0" / "events.jsonl").read_text().splitlines()]
     (evaluation,) = [at for at, event in enumerate(events) if event.get("epoch") == 2]
     assert [event["phase"] for event in events[:evaluation] if "phase" in event][-1] == "train"
