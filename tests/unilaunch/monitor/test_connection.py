@@ -74,7 +74,8 @@ class _Job:
 
     def __init__(self, inbox: Inbox, where: str, size: int, options: dict[str, Any]) -> None:
         self.inbox, self.where, self.agents = inbox, where, list[_Agent]()
-        self.monitor = Monitor(inbox, size, **{"several": False, "stall_timeout": None, "abort": True} | options)
+        usual: dict[str, Any] = {"several": False, "stall_timeout": None, "abort": True}
+        self.monitor = Monitor(inbox, size, **usual | options)
 
     def call(self, where: str = "") -> _Agent:
         self.agents.append(_Agent(where or self.where))
@@ -137,7 +138,7 @@ def test_an_agent_that_is_late_misses_no_order() -> None:
     """The monitor goes on meanwhile, and keeps what the connection cannot take."""
     with _job() as job:
         (agent,) = job.name(1)
-        orders: list[Message] = [Input("x" * 50_000 + str(number)) for number in range(200)]
+        orders = [Input("x" * 50_000 + str(number)) for number in range(200)]
         for order in orders:
             job.inbox.tell_all(order)
             job.inbox.take(0)
