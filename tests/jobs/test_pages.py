@@ -102,7 +102,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _call(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run a command in this process, to a good end."""
     words = shlex.split(line.partition(" > ")[0])
-    for name, value in ENVIRON.items():
+    for name, value in (
+        ENVIRON | {"UNILAUNCH_DATA": str(folder / "data")}
+    ).items():  # what outlives the call stays there
         monkeypatch.setenv(name, value)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")

@@ -20,7 +20,7 @@ from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import make_task
 from unilaunch.spec.run_spec import Spec
 from unilaunch.spec.target import Target
-from unilaunch.spec.task import Task, hand_over, take_over
+from unilaunch.spec.task import Task, decode_task, encode_task
 from unilaunch_gcn.model import GcnModel
 
 
@@ -83,7 +83,7 @@ _VALUES = st.fixed_dictionaries(
 def test_every_value_makes_the_way(values: dict[str, Any]) -> None:
     """Of its own type, and equal: lists, optional ones, paths, and what begins with a dash."""
     task = _task(Target("model", "rich"), **values, backend="torch")
-    taken = take_over(hand_over(task), ())
+    taken = decode_task(encode_task(task), ())
     assert taken.options
     for name in _Rich.model_fields:
         ours, theirs = getattr(task.options, name), getattr(taken.options, name)
@@ -98,7 +98,7 @@ def test_a_text_that_fits_into_no_variable_is_refused() -> None:
     """A notebook's source, for one; Linux would refuse to start mpirun."""
     task = _task(Target("module", "tool"), target="-m tool")
     with pytest.raises(SpecError, match=r"-m tool: its source, .* are 12\d{4} bytes together, .* holds 120000: "):
-        hand_over(replace(task, target=replace(task.target, source="é" * 20_000)))
+        encode_task(replace(task, target=replace(task.target, source="é" * 20_000)))
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -108,19 +108,19 @@ def test_a_text_that_fits_into_no_variable_is_refused() -> None:
 ])  # fmt: skip
 def test_what_does_not_fit_this_host_is_refused(change: Any, words: str) -> None:
     """In one line: another version, a script or a model that only the launching host has."""
-    told = json.loads(hand_over(_task(Target("model", "gcn"), backend="torch")))
+    told = json.loads(encode_task(_task(Target("model", "gcn"), backend="torch")))
     with pytest.raises((SpecError, PluginError), match=words):
-        take_over(json.dumps(change(told)), ())
+        decode_task(json.dumps(change(told)), ())
 
 
 def test_a_rank_that_was_handed_its_spec_imports_neither_pydantic_nor_a_parser() -> None:
     """They would take half of the time that a rank adds to its program's."""
-    text = hand_over(_task(Target("model", "gcn"), backend="torch", epochs=3))
+    text = encode_task(_task(Target("model", "gcn"), backend="torch", epochs=3))
     program = (
         "import sys\n"
-        "from unilaunch.spec.task import take_over\n"
+        "from unilaunch.spec.task import decode_task\n"
         "import unilaunch.agent.under_launcher, unilaunch.agent.guard, unilaunch.agent.preload, unilaunch.rank.run\n"
-        f"assert take_over({text!r}, ()).options.epochs == 3\n"
+        f"assert decode_task({text!r}, ()).options.epochs == 3\n"
         "assert not {'argparse', 'importlib.metadata'} & set(sys.modules)\n"
         "import unilaunch_gcn.training, unilaunch_graph.partition.preparation, unilaunch_mnist.training\n"
         "print(sorted({'pydantic', 'unilaunch.spec.run_spec', 'unilaunch.spec.options'} & set(sys.modules)))\n"
