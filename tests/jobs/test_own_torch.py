@@ -1,14 +1,12 @@
-"""A user's own networks of PyG in a script, and our layers in both frameworks: the trainings of PyG alone."""
+"""A user's own networks of PyG in a script under several launchers: the trainings of PyG alone."""
 
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jobs import own_layers
 from jobs.coming_from import VARIABLES, write_program, write_program_of_pyg
 from jobs.mpirun import Launcher, alone, finish, one_start
 from jobs.own_models import KINDS, PROGRAM, Arrays, differences, train_by_pyg
@@ -86,30 +84,23 @@ def test_under_launch(cora: Path, expected: Arrays, tmp_path: Path) -> None:
 
 def test_under_torchrun(cora: Path, expected: Arrays, tmp_path: Path) -> None:
     """Over sockets; DistributedDataParallel averages, so the loss is multiplied by the number of ranks."""
-    finish([str(BIN / "torchrun"), "--nproc-per-node", "2", *_line(cora, ("sage+ddp",))], tmp_path, None).check()
-    _check(tmp_path, ("sage+ddp",), expected)
+    cases = ("sage", "sage+ddp")
+    finish([str(BIN / "torchrun"), "--nproc-per-node", "2", *_line(cora, cases)], tmp_path, None).check()
+    _check(tmp_path, cases, expected)
 
 
-def test_the_tables_of_the_page_run(cora: Path, tmp_path: Path) -> None:
-    """In one process. PyG's lines, on the left, come to the same loss and accuracy as those on the right."""
+def test_under_no_launcher(cora: Path, expected: Arrays, tmp_path: Path) -> None:
+    """`python train.py`: one rank. In the same process, before it, the lines of two tables of docs/graphs.md.
+
+    PyG's lines, on the left, come to the same loss and accuracy as those on the right.
+    """
     raw = tmp_path / "data" / "Cora" / "raw"
     raw.parent.mkdir(parents=True)
     raw.symlink_to((cora / "planetoid").resolve())
-    sections = ["From PyG", "From DGL", *(["From MindSpore Graph Learning"] if find_spec("mindspore") else [])]
-    programs = [write_program_of_pyg(tmp_path), *(write_program(section, tmp_path) for section in sections)]
-    said = alone(one_start(programs, tmp_path), tmp_path, VARIABLES).check().stdout
-    assert [f"{section} has run\n" in said for section in sections] == [True] * len(sections)
-    of_pyg, of_unilaunch = re.findall(r"^\d+\.\d+ \d\.\d+$", said, re.MULTILINE)
+    programs = [write_program_of_pyg(tmp_path)]
+    programs += [write_program(section, tmp_path) for section in ("From PyG", "From DGL")]
+    job = alone(one_start([*programs, _line(cora, ("sage",))], tmp_path), tmp_path, VARIABLES).check()
+    of_pyg, of_unilaunch, *others = job.stdout.splitlines()[-4:]
     assert of_pyg == of_unilaunch
-
-
-@pytest.mark.mindspore
-def test_our_layers_in_mindspore_are_pygs(openmpi5: Launcher, tmp_path: Path) -> None:
-    """`mpirun -n 3 python train.py`: curves, weights and scores of PyG's layers in one process, to 1e-10."""
-    kinds = own_layers.LAYERS
-    own_layers.write_directed_graph(tmp_path / "graph.npz")
-    expected = own_layers.train_by_pyg(str(tmp_path / "graph.npz"), tmp_path, kinds, 3)
-    line = [own_layers.PROGRAM, "graph.npz", ".", "out.npz", "3", *kinds]
-    openmpi5.run(3, line, tmp_path).check()
-    apart = own_layers.difference(tmp_path / "out.npz", expected, kinds)
-    assert {kind: by for kind, by in apart.items() if by > 1e-10} == {}
+    assert others == ["From PyG has run", "From DGL has run"]
+    _check(tmp_path, ("sage",), expected)
