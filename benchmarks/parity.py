@@ -42,13 +42,6 @@ BOUNDS = {"float64": 1e-10, "float32": 1e-5}
 BACKENDS, PARTS = ("torch", "mindspore"), (1, 2, 3, 4)
 RUNS = [(backend, parts) for backend in BACKENDS for parts in PARTS]
 EPOCHS = 200
-#: MindSpore without us, on the whole graph in one process: the kinds gat, sage and weighted.
-PLAIN_MINDSPORE = str(Path(__file__).parent / "programs" / "plain_mindspore.py")
-#: Our layers in each framework.
-OF_LAYERS = {
-    "torch_layers": str(Path(__file__).parent / "programs" / "own_torch_layers.py"),
-    "mindspore": own_layers.PROGRAM,
-}
 #: Of `jobs.own_layers`.
 KINDS = ("gat", "sage", "weighted")
 GRAPHS = ("directed", "cora", "amazon_photo")
@@ -98,7 +91,7 @@ class Study:
 
 
 OWN_LAYERS = Study(
-    "own layers", KINDS, OF_LAYERS, {"MindSpore": PLAIN_MINDSPORE},
+    "own layers", KINDS, own_layers.PROGRAMS, {"MindSpore": own_layers.PLAIN_MINDSPORE},
     own_layers.train_by_pyg, own_layers.difference,
 )  # fmt: skip
 DISTRIBUTE = Study(

@@ -1,28 +1,32 @@
 """The user's own scripts, modules and functions, unchanged, under a real mpirun."""
 
+import gzip
+import json
 import re
 import shutil
+import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from jobs.idx import first_images
-from jobs.mpirun import Launcher, alone, finish, unilaunch
+from jobs.mpirun import Launcher, alone, finish
 
 PROGRAMS = Path(__file__).parent / "programs"
 MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
 
 
-def test_a_script_for_torchrun_runs_unchanged(openmpi5: Launcher, tmp_path: Path) -> None:
-    """It finds the others, its arguments, its folder and itself as __main__; every rank's weights are the same.
+#: Where torch.distributed.launch gave a script its local rank as an argument; the variable is then another's.
+ARGUMENT = ["--local-rank-argument"]
 
-    As torch.distributed.launch does, it gets its local rank as an argument; the variable is then another's.
-    """
-    line = ["run", str(PROGRAMS / "ddp.py"), "--local-rank-argument", "--", "--lr", "0.01"]
-    job = openmpi5.unilaunch(2, line, tmp_path, variables={"LOCAL_RANK": "9"}).check()
-    said = [job.said(rank).splitlines() for rank in range(2)]
+
+@pytest.mark.parametrize(("launcher", "options"), [("4.1", []), ("5.0", ARGUMENT)], indirect=["launcher"])
+def test_a_script_for_torchrun_runs_unchanged(launcher: Launcher, options: list[str], tmp_path: Path) -> None:
+    """It finds the others, its arguments, its folder and itself as __main__; every rank's weights are the same."""
+    line = ["run", str(PROGRAMS / "ddp.py"), *options, "--", "--lr", "0.01"]
+    job = launcher.unilaunch(2, line, tmp_path, variables={"LOCAL_RANK": "9"} if options else {}).check()
+    said = [(job.output / f"rank.{rank}" / "stdout").read_text().splitlines() for rank in range(2)]
     for rank, (who, where) in enumerate(said):
         assert who.startswith(f"{rank}/2 local {rank} elastic True")
         assert where == f"{rank} path {PROGRAMS} argv {PROGRAMS / 'ddp.py'} file {PROGRAMS / 'ddp.py'}"
@@ -36,56 +40,71 @@ def test_arguments_may_differ_between_ranks(openmpi5: Launcher, tmp_path: Path) 
     start = f"exec {sys.executable} -m unilaunch run train.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK"
     line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", "bash", "-c", start]
     job = finish(line, tmp_path, None).check()
-    assert [job.said(rank) for rank in range(2)] == ["--local_rank 0\n", "--local_rank 1\n"]
+    for rank in range(2):
+        assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"--local_rank {rank}\n"
 
 
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 2,000 training images as the tutorial has them: unpacked."""
+    if not MNIST.is_dir():
+        pytest.skip(f"no MNIST files at {MNIST}")
+    folder = tmp_path_factory.mktemp("MNIST_Data")
+    for file in MNIST.glob("train-*.gz"):
+        header, size = (16, 28 * 28) if "images" in file.name else (8, 1)  # the number is behind the first four bytes
+        with gzip.open(file) as packed:
+            magic, _, shape = packed.read(4), packed.read(4), packed.read(header - 8)
+            (folder / file.stem).write_bytes(magic + struct.pack("!I", 2000) + shape + packed.read(2000 * size))
+    return folder
+
+
+@pytest.mark.parametrize("launcher", ["4.1"], indirect=True)
 @pytest.mark.mindspore
-def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(openmpi5: Launcher, tmp_path: Path) -> None:
+def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(launcher: Launcher, mnist: Path, tmp_path: Path) -> None:
     """Where MindSpore itself does not know mpirun; in PyNative mode and in graph mode.
 
     Rank 0 says once that no wait is measured in graph mode. A role that is left in the user's shell is without effect.
     """
-    if not MNIST.is_dir():
-        pytest.skip(f"no MNIST files at {MNIST}")
-    first_images(MNIST, tmp_path, {"train": 2000, "test": 1})
-    variables = {"DATA_PATH": str(tmp_path / "train"), "MS_ROLE": "MS_SCHED"}
-    job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "mindspore_net.py")], tmp_path, variables=variables).check()
+    line = ["run", str(PROGRAMS / "mindspore_net.py")]
+    job = launcher.unilaunch(2, line, tmp_path, variables={"DATA_PATH": str(mnist), "MS_ROLE": "MS_SCHED"}).check()
     weights = []
     for rank in range(2):
-        found = re.findall(rf"{rank}/2 (\S+) -> (\S+) weights (\S+)", job.said(rank))
+        said = (job.output / f"rank.{rank}" / "stdout").read_text()
+        found = re.findall(rf"{rank}/2 (\S+) -> (\S+) weights (\S+)", said)
         assert len(found) == 2
         assert all(float(last) < float(first) for first, last, _ in found)
         weights.append([sums for *_, sums in found])
     assert weights[0] == weights[1]
-    assert [job.said(rank, "stderr").count("no straggler will be named") for rank in range(2)] == [1, 0]
+    logs = [(job.output / f"rank.{rank}" / "stderr").read_text() for rank in range(2)]
+    assert [log.count("no straggler will be named") for log in logs] == [1, 0]
 
 
 @pytest.mark.parametrize(("how", "returncode", "words"), [
-    ("raise", 1, "ValueError: broken on purpose"), ("exit", 7, "rank 1"),
+    ("well", 0, ""),
+    ("raise", 1, "ValueError: broken on purpose"),
+    ("exit", 7, "rank 1"),
+    ("message", 1, "a last word"),
 ])  # fmt: skip
-def test_exit_codes_are_the_scripts(openmpi5: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
-    """The others do not outlive it; a traceback begins in the script, as plain Python prints it."""
-    job = openmpi5.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path)
+def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
+    """And the others do not outlive it."""
+    job = launcher.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path)
     assert job.returncode == returncode
     assert words in job.console
     assert len(list(tmp_path.glob("began.*"))) == 3
-    assert (job.failure(1)["rank"], job.failure(1)["exit_code"]) == (1, returncode)
-    if how == "raise":
-        trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
-        assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
+    if returncode:
+        failure = json.loads((job.output / "rank.1" / "failure.json").read_text())
+        assert (failure["rank"], failure["exit_code"]) == (1, returncode)
 
 
 def test_a_last_word_is_a_failure(tmp_path: Path) -> None:
     """As in plain Python: it is shown, and the exit code is 1."""
     (tmp_path / "word.py").write_text("raise SystemExit('a last word')\n")
-    job = unilaunch(["run", "word.py"], tmp_path)
-    assert (job.returncode, job.failure(0)["exit_code"], "a last word" in job.stderr) == (1, 1, True)
+    job = alone(["-m", "unilaunch", "run", "word.py"], tmp_path)
+    assert (job.returncode, "a last word" in job.stderr) == (1, True)
 
 
-#: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed. Then
-#: a thread and an exit function of each rank that use the communication, after the script's last line.
+#: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed.
 GROUPS = """
-import atexit, sys, threading, time
 import torch, torch.distributed as dist
 for turn in range(12):
     dist.init_process_group("gloo")
@@ -94,6 +113,11 @@ for turn in range(12):
     dist.barrier(group=dist.new_group([0, 1]))
     print(turn, total.item())
     dist.destroy_process_group()
+"""
+#: A thread and an exit function of each rank that use the communication, after the script's last line.
+FAREWELL = """
+import atexit, sys, threading, time
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 def add(name):
     total = torch.ones(1)
@@ -104,19 +128,22 @@ def save():
     add("thread")
 atexit.register(add, "exit function")
 threading.Thread(target=save).start()
-sys.exit(0)
 """
 
 
-def test_threads_and_exit_functions_can_use_the_communication(openmpi5: Launcher, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("groups", "end"), [(GROUPS, ""), ("", "sys.exit(0)")], ids=["after groups", "exit"])
+def test_threads_and_exit_functions_can_use_the_communication(
+    openmpi5: Launcher, groups: str, end: str, tmp_path: Path
+) -> None:
     """As in plain Python, and under torchrun: a checkpoint is written in the background, the last totals at the end.
 
     A group can follow another: the store of the job outlives them, and its keys do.
     """
-    (tmp_path / "farewell.py").write_text(GROUPS)
+    (tmp_path / "farewell.py").write_text(groups + FAREWELL + end)
     job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path).check()
-    sums = "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12))
-    assert [job.said(rank) for rank in range(2)] == [f"{sums}thread 2.0\nexit function 2.0\n"] * 2
+    sums = "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12 if groups else 0))
+    for rank in range(2):
+        assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"{sums}thread 2.0\nexit function 2.0\n"
 
 
 #: Rank 0 forks a helper, which ends as the first argument says, and a daemon, by the classic double fork.
@@ -147,7 +174,8 @@ time.sleep(0.2)
 
 
 @pytest.mark.parametrize(("how", "code", "said"), [
-    ("3", 3, ""), ("return", 0, ""), ("closed", 1, ""), ("raise", 1, "ValueError: in the helper\n"),
+    ("3", 3, ""), ("return", 0, ""), ("a word", 1, "a word\n"), ("closed", 1, ""),
+    ("raise", 1, "ValueError: in the helper\n"),
 ])  # fmt: skip
 def test_a_process_that_a_rank_has_forked_is_no_rank(
     openmpi5: Launcher, how: str, code: int, said: str, tmp_path: Path
@@ -155,12 +183,22 @@ def test_a_process_that_a_rank_has_forked_is_no_rank(
     """It ends as under plain Python, and neither ends the job nor waits for the other ranks."""
     (tmp_path / "forks.py").write_text(FORKS)
     job = openmpi5.unilaunch(2, ["run", "forks.py", how], tmp_path).check()
-    assert sorted(job.said(0).splitlines()) == [
+    lines = (job.output / "rank.0" / "stdout").read_text().splitlines()
+    assert sorted(lines) == [
         "daemon 0", "exit function of a fork", "exit function of a fork", "exit function of the rank", f"helper {code}"
     ]  # fmt: skip
-    errors = job.said(0, "stderr")
-    assert (errors.endswith(said), "unilaunch" in errors) == (True, False)
+    errors = (job.output / "rank.0" / "stderr").read_text()
+    assert errors.endswith(said)
+    assert "unilaunch" not in errors
     assert not list(job.output.glob("rank.*/failure.json"))
+
+
+def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As plain Python prints it: the launcher's frames are of no use to the reader."""
+    job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path)
+    trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
+    assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
+    assert "unilaunch/rank" not in job.stderr
 
 
 def test_a_traceback_has_no_wrapper_of_a_backend(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -169,8 +207,11 @@ def test_a_traceback_has_no_wrapper_of_a_backend(openmpi5: Launcher, tmp_path: P
         "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "if dist.get_rank():\n    raise SystemExit\ndist.barrier()\n"
     )
-    trace = openmpi5.unilaunch(2, ["run", "leave.py"], tmp_path).said(0, "stderr")
-    assert [word in trace for word in ("leave.py", "work.wait()", "unilaunch_torch")] == [True, True, False]
+    job = openmpi5.unilaunch(2, ["run", "leave.py"], tmp_path)
+    trace = (job.output / "rank.0" / "stderr").read_text()
+    assert "leave.py" in trace
+    assert "work.wait()" in trace
+    assert "unilaunch_torch" not in trace
 
 
 def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -179,7 +220,8 @@ def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -
         "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n"
     )
     (tmp_path / "wrapper.py").write_text("import os, sys\nos.execv(sys.executable, [sys.executable, 'train.py'])\n")
-    assert openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check().said(1) == "2\n"
+    job = openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check()
+    assert (job.output / "rank.1" / "stdout").read_text() == "2\n"
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -188,11 +230,13 @@ def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> Non
     body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
     script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
     (tmp_path / "hook.py").write_text(script)
-    job = unilaunch(["run", "hook.py"], tmp_path)
+    job = alone(["-m", "unilaunch", "run", "hook.py"], tmp_path)
     assert job.returncode == 1
-    assert ["Traceback" in text for text in (job.said(0, "stderr"), job.stderr)] == [broken, broken]
+    log = (job.output / "rank.0" / "stderr").read_text()
+    assert ("Traceback" in log) is broken
+    assert ("Traceback" in job.stderr) is broken
     assert broken or "HOOK ValueError broken 4\n" in job.stderr
-    assert job.failure(0)["traceback"]
+    assert json.loads((job.output / "rank.0" / "failure.json").read_text())["traceback"]
 
 
 #: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
@@ -207,14 +251,14 @@ threading.Thread(target=save).start()
 """
 
 
-@pytest.mark.parametrize("name", ["package.tool", "package"])
+@pytest.mark.parametrize("name", ["tool", "package.tool", "package"])
 def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
     """With this folder first in sys.path, as with python -m; it is __main__ to the end."""
     (tmp_path / "package").mkdir()
-    for file in ("tool", "__main__", "__init__"):
-        (tmp_path / "package" / f"{file}.py").write_text("" if "init" in file else MODULE)
+    for file in ("tool", "package/tool", "package/__main__", "package/__init__"):
+        (tmp_path / f"{file}.py").write_text("" if "init" in file else MODULE)
     expected = alone(["-m", name, "a", "--b=c"], tmp_path).check().stdout
-    assert unilaunch(["run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
+    assert alone(["-m", "unilaunch", "run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
 
 
 def test_a_script_alone_has_a_world_of_one_and_triton_reports_no_leak(tmp_path: Path) -> None:
@@ -224,34 +268,64 @@ def test_a_script_alone_has_a_world_of_one_and_triton_reports_no_leak(tmp_path: 
         f"{triton}import torch\nimport os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "print(f\"{dist.get_rank()}/{dist.get_world_size()} local {os.environ['LOCAL_RANK']}\")\n"
     )
-    job = unilaunch(["run", "main.py"], tmp_path).check()
+    job = alone(["-m", "unilaunch", "run", "main.py"], tmp_path).check()
     assert (job.stdout, job.stderr) == ("0/1 local 0\n", "")
 
 
-def test_a_script_finds_the_modules_that_plain_python_finds(tmp_path: Path) -> None:
-    """Files of the current folder replace none of Python's; with -P its own folder adds none to the user's."""
-    files = {
-        "socket.py": "raise RuntimeError",
-        "sub/wanted.py": "raise RuntimeError",
-        "lib/wanted.py": "who = 'the lib'",
-    }
-    for name, text in files.items():
+def test_without_a_folder_of_its_own_the_users_stay(tmp_path: Path) -> None:
+    """With -P Python adds none, and the first place is then the user's."""
+    for folder, text in (("lib", "who = 'the library'"), ("sub", "raise RuntimeError")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "wanted.py").write_text(text)
+    (tmp_path / "sub" / "main.py").write_text("import wanted\nprint(wanted.who)\n")
+    variables = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tmp_path / "lib")}
+    for target in (["sub/main.py"], ["-m", "unilaunch", "run", "sub/main.py"]):
+        assert alone(target, tmp_path, variables).check().stdout == "the library\n"
+
+
+def test_files_of_the_current_folder_replace_no_module_of_python(tmp_path: Path) -> None:
+    """Unless the script is there; its sys.path is that of plain Python."""
+    for name in ("socket.py", "json.py", "sub/main.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "sub" / "main.py").write_text("import sys, wanted\nprint(wanted.who, sys.path)\n")
-    (tmp_path / "sub" / "path.py").write_text("import sys\nprint(sys.path)\n")
-    safe = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tmp_path / "lib")}
-    for script, variables in (("sub/main.py", safe), ("sub/path.py", {})):
-        expected = alone([script], tmp_path, variables).check().stdout
-        assert unilaunch(["run", script], tmp_path, variables).check().stdout == expected
+        (tmp_path / name).write_text("import sys\nprint(sys.path)\n" if "main" in name else "raise RuntimeError")
+    expected = alone(["sub/main.py"], tmp_path).check().stdout
+    assert alone(["-m", "unilaunch", "run", "sub/main.py"], tmp_path).check().stdout == expected
 
 
 def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
-    """As JSON; a value that is none is refused in one line."""
+    """As JSON."""
     shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
     job = openmpi5.unilaunch(2, ["run", "package_of_functions:add", "--", "2", "second=3"], tmp_path).check()
-    value = (job.output / "rank.1" / "value.json").read_text()
-    assert '"sum": 5, "rank": 1, "size": 2' in value
-    job = openmpi5.unilaunch(2, ["run", "package_of_functions:unwritable"], tmp_path)
-    assert (job.returncode, "Traceback" in job.console) == (2, False)
-    assert any("returned a value that cannot be sent" in line for line in job.refusals())
+    for rank in range(2):
+        value = json.loads((job.output / f"rank.{rank}" / "value.json").read_text())
+        assert value == {"sum": 5, "rank": rank, "size": 2, "variable": str(rank)}
+
+
+@pytest.mark.parametrize(("function", "words"), [
+    ("unwritable", "returned a value that cannot be sent"),
+    ("missing", "has no missing"),
+])  # fmt: skip
+def test_a_function_that_cannot_be_used_is_refused(
+    openmpi5: Launcher, function: str, words: str, tmp_path: Path
+) -> None:
+    """In one line."""
+    shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
+    job = openmpi5.unilaunch(2, ["run", f"package_of_functions:{function}"], tmp_path)
+    assert job.returncode == 2
+    assert any(words in line for line in job.refusals())
+    assert "Traceback" not in job.console
+
+
+@pytest.mark.parametrize(("target", "words"), [
+    (["missing.py"], "script missing.py: no such file"),
+    (["-m", "no such"], "no name of a module"),
+    (["gnc"], "no model 'gnc'; did you mean gcn?"),
+    (["-n", "2", "ending.py"], "to start several type unilaunch launch -n 2 ending.py"),
+])  # fmt: skip
+def test_a_target_that_is_none_is_refused(target: list[str], words: str, tmp_path: Path) -> None:
+    """Exit code 2, one line."""
+    (tmp_path / "ending.py").touch()
+    job = alone(["-m", "unilaunch", "run", *target], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert words in line

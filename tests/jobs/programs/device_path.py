@@ -1,27 +1,45 @@
-"""The collectives that a device has, over gloo on cpu tensors, and those over MPI: the same numbers.
+"""Train with the device network on cpu tensors over gloo, and with the host network over MPI: the same losses.
 
-What a GPU would run (rendezvous, process group, tensors through the collectives) runs here for real; only the device's
-name differs. The ranks exchange unequally many rows.
+What a GPU would run (rendezvous, process group, tensors through the collectives, masks and sparse products in torch)
+runs here for real; only the device's name differs.
 """
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import torch  # noqa: F401  (the first thing that is imported, so that one import serves all ranks)
 
 from unilaunch import launchers
-from unilaunch.interfaces.backend import Collectives, Placement
+from unilaunch.folder.folder import OutputFolder
+from unilaunch.folder.log import Log
+from unilaunch.interfaces.backend import Placement, TensorCollectives
+from unilaunch.interfaces.model import Framework, Session
 from unilaunch.interfaces.world import count_world
 from unilaunch.rendezvous import mpi
 from unilaunch.rendezvous.rendezvous import meet
 from unilaunch.spec.run_spec import RunSpec
+from unilaunch_gcn import training
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.layers import NetworkConfig
+from unilaunch_gcn.network import Network
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_device import TorchDeviceTensors
+from unilaunch_gcn.training import Training
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.preparation import prepare_part
 from unilaunch_torch.backend import TorchBackend
+
+#: How a training makes its network; a training over gloo makes a device network instead.
+LOAD_NETWORK = training.load_network
 
 
 def main() -> None:
-    """Compare the two."""
+    """Compare the two paths, for each order of the layers' products, and by columns."""
     environ = dict(os.environ)  # noqa: TID251
     found = launchers.detect(environ)
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251
@@ -32,30 +50,51 @@ def main() -> None:
     backend = TorchBackend()
     backend.start(world, placement)
     gloo = backend.connect(world, placement, rendezvous, 60)
-    host = _results(peers.collectives(), world.rank, world.size, np.asarray)
-    device = _results(gloo, world.rank, world.size, torch.from_numpy)
-    for expected, array in zip(host, device, strict=True):
-        np.testing.assert_array_equal(array, expected)
+    output = OutputFolder(Path(tempfile.mkdtemp()), world.rank, world.size, "run")
+    output.open()
+    session = Session(world, placement, peers, output, Log(), seed=5)
+    small = _write_graph(Path("small.npz"))
+    wide: dict[str, Any] = {"dataset": small, "hidden": 24, "layers": 3}
+    columns: dict[str, Any] = {"parallel": "tensor", "conv": "sage", "hidden": 7}
+    for changed in ({}, {"dataset": small, "dropout": 0.0}, wide, columns):
+        options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=3, **changed)
+        part = prepare_part(options, session)
+        host, device = (
+            _train(options, part, session, Framework(backend, path)) for path in (peers.collectives(), gloo)
+        )
+        np.testing.assert_allclose(device.losses, host.losses, rtol=0, atol=1e-10)
+        assert device.epochs.received >= host.epochs.received  # the host leaves out rows that no loss reaches
+        assert device.evaluations[-1]["test_accuracy"] == host.evaluations[-1]["test_accuracy"]
     backend.stop()
     if world.rank == 0:
         sys.stdout.write(f"{rendezvous.interface} the same\n")
 
 
-def _rows(source: int, target: int) -> int:
-    return 0 if source == target else source + 2 * target
+def _write_graph(path: Path) -> str:
+    """Write a graph with 20 sparse features: fewer than a wide hidden layer has columns."""
+    draw = np.random.default_rng(0)
+    of_node = np.sort(draw.permuted(np.tile(np.arange(20), (400, 1)), axis=1)[:, :5])
+    x: dict[str, Any] = {"x_indptr": np.arange(401) * 5, "x_indices": of_node.ravel()}
+    x |= {"x_data": draw.random(2000, np.float32), "x_shape": np.array([400, 20])}
+    own = path.with_name(f"{os.getpid()}.npz")  # every rank writes the same
+    np.savez(own, edge_index=draw.integers(0, 400, (2, 1500)), y=np.arange(400) % 3, **x)
+    return str(own.rename(path))
 
 
-def _results(collectives: Collectives, rank: int, size: int, made: Any) -> list[Any]:
-    """Return what each collective leaves in its buffer, *made* of an array."""
-    total, told = np.arange(5.0) * (rank + 1), np.full(3, float(rank))
-    collectives.all_reduce(made(total))
-    collectives.broadcast(made(told), 1)
-    counts = [_rows(rank, peer) for peer in range(size)], [_rows(peer, rank) for peer in range(size)]
-    sent = np.repeat(np.array([[rank, peer] for peer in range(size)], float), counts[0], axis=0)
-    received = np.empty((sum(counts[1]), 2))
-    collectives.exchange(made(sent), counts[0], made(received), counts[1]).wait()
-    collectives.barrier()
-    return [total, told, received]
+def _train(options: GcnSpec, part: Part, session: Session, framework: Framework) -> Training:
+    """Train on the device network where the collectives are gloo's."""
+
+    def load_device_network(
+        framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
+    ) -> Network:
+        tensors = TorchDeviceTensors(placement.device)
+        return device_network(config, part, tensors, framework.collectives, meter)
+
+    over_gloo = isinstance(framework.collectives, TensorCollectives)
+    training.load_network = load_device_network if over_gloo else LOAD_NETWORK
+    trained = Training(options, part, session, framework)
+    trained.run()
+    return trained
 
 
 if __name__ == "__main__":

@@ -89,6 +89,18 @@ def test_edited_metadata_are_damage(change: Callable[[dict[str, Any]], None], tm
     assert damaged == [f"checkpoint {edited} is damaged, an older one is taken: its content is not what was written"]
 
 
+def test_another_versions_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not damaged: in one line, and it stays."""
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+        path = Writer(tmp_path, LAYERS, 3).save(_state(2))
+    with pytest.raises(
+        InputError, match=r"^[^\n]*another version of unilaunch: [^\n]* another --checkpoint-dir[^\n]*$"
+    ):
+        checkpoint.newest(tmp_path, LAYERS)
+    assert path.exists()
+
+
 @pytest.mark.parametrize("kind", ["a disk's error", "a folder", "no folder of checkpoints"])
 def test_what_cannot_be_read_is_not_damaged(kind: str, tmp_path: Path) -> None:
     """Any OSError is said, with the file; an older checkpoint is not taken instead."""

@@ -1,0 +1,124 @@
+"""--precision bfloat16: the same accuracy on Cora, and the same numbers on both frameworks as far as they go."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from graphs_by_hand import dense_a_hat, make_graph
+from unilaunch.rendezvous.alone import Alone
+from unilaunch_gcn.device import device_network
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, count_decayed, plan_layers
+from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
+from unilaunch_gcn.network import Network
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.tensors import DeviceTensors, Tensors
+from unilaunch_gcn.torch_device import TorchDeviceTensors
+from unilaunch_gcn.torch_tensors import TorchTensors
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.optimizer import Adam
+from unilaunch_graph.partition.cut import order_nodes, split_parts
+from unilaunch_graph.partition.part import Part
+
+
+@pytest.fixture(scope="module")
+def cora_part() -> Part:
+    """The whole graph as one part."""
+    folder = Path(__file__).parents[2].parent / "shared" / "datasets"
+    if not folder.is_dir():
+        pytest.skip(f"no shared datasets: {folder}")
+    graph = open_dataset("cora", folder, None, 0, normalize_features=True).load()
+    return next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
+
+
+def _train(
+    part: Part, make: Callable[..., Tensors], epochs: int, seed: int, **options: object
+) -> tuple[list[float], float]:
+    """Return the losses, and the share of right answers on the test nodes."""
+    spec = GcnSpec.model_validate({"hidden": 16, **options})
+    layers = plan_layers(spec, part.num_features, part.num_classes)
+    config = NetworkConfig.of(spec, layers, seed)
+    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), make())
+    adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
+    losses = []
+    for epoch in range(epochs):
+        fused = network.gradient(epoch)
+        losses.append(float(fused[0]))
+        adam.step(fused[2:])
+    return losses, float(network.evaluate()[2] / part.split_sizes[2])
+
+
+@pytest.mark.system
+def test_cora_is_as_accurate(cora_part: Part) -> None:
+    """Within 0.3 points in the mean of two seeds; `benchmarks/accuracy.py` has ten."""
+    means = [
+        np.mean([_train(cora_part, TorchTensors, 200, seed, precision=precision)[1] for seed in range(2)])
+        for precision in ("float32", "bfloat16")
+    ]
+    assert abs(means[1] - means[0]) <= 0.003
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_both_frameworks_round_alike(cora_part: Part, dropout: float) -> None:
+    """The loss to a hundredth over 20 epochs; and it is not float32's."""
+    options = {"dropout": dropout, "bias": True}
+    torch_losses, mindspore_losses = (
+        _train(cora_part, make, 20, 0, precision="bfloat16", **options)[0] for make in (TorchTensors, MindSporeTensors)
+    )
+    np.testing.assert_allclose(mindspore_losses, torch_losses, rtol=0, atol=0.01)
+    assert torch_losses != _train(cora_part, TorchTensors, 20, 0, **options)[0]
+
+
+def _rounded(numbers: Any) -> NDArray[np.float64]:
+    return torch.from_numpy(np.asarray(numbers, np.float32)).bfloat16().double().numpy()
+
+
+def _product_of_ascend(rows: ms.Tensor, weight: ms.Tensor) -> ms.Tensor:
+    """Multiply as Ascend does: MindSpore's CPU has no bfloat16 product, so that it is float32's, rounded."""
+    assert rows.dtype == weight.dtype
+    if rows.dtype != ms.bfloat16:
+        return ms.ops.matmul(rows, weight)
+    return ms.ops.matmul(rows.astype(ms.float32), weight.astype(ms.float32)).astype(ms.bfloat16)
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_a_device_rounds_rows_and_products(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As dense matrices say of the logits; the gradient is float32's within a hundredth."""
+    monkeypatch.setattr(ms.ops, "mm", _product_of_ascend)
+    ends = np.random.default_rng(3).integers(0, 40, (90, 2))
+    graph = make_graph(40, [(int(a), int(b)) for a, b in ends])
+    graph = replace(graph, features=np.random.default_rng(4).random((40, 11), np.float32))
+    part = next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+
+    def network(precision: str) -> Network:
+        spec = GcnSpec.model_validate({"dropout": 0, "precision": precision})
+        config = NetworkConfig.of(spec, plan_layers(spec, 11, 2), 2)
+
+        def on_device(tensors: DeviceTensors) -> Network:
+            return device_network(config, part, tensors, Alone(), Meter())
+
+        if framework == "torch":
+            return on_device(TorchDeviceTensors("cpu", is_bfloat16=config.is_bfloat16))
+        return on_device(MindSporeDeviceTensors(is_bfloat16=config.is_bfloat16))
+
+    rough, fine = network("bfloat16"), network("float32")
+    first, last = rough.weights()
+    matrix, rows = dense_a_hat(graph), graph.features
+    if framework == "torch":  # all products and rows; on MindSpore's devices those of the hidden layers
+        hidden = _rounded(np.maximum(_rounded(_rounded(matrix @ _rounded(rows)) @ _rounded(first)), 0))
+    else:
+        hidden = np.maximum(matrix @ rows @ first, 0)
+    expected = (matrix @ _rounded(_rounded(hidden) @ _rounded(last)))[part.owned]
+    assert np.median(np.abs(rough.logits() - expected)) < 1e-6
+    assert np.median(np.abs(fine.logits() - expected)) > 1e-4
+    gradient, exact = (np.asarray(one.local(one.gradient(0)), np.float64) for one in (rough, fine))
+    assert 0 < np.linalg.norm(gradient - exact) < 0.01 * np.linalg.norm(exact)
