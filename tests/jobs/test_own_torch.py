@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import own_layers
 from jobs.coming_from import VARIABLES, write_program
 from jobs.mpirun import Launcher, alone, finish, one_start
 from jobs.own_models import KINDS, PROGRAM, Arrays, differences, train_by_pyg
@@ -74,15 +73,3 @@ def test_under_no_launcher(cora: Path, expected: Arrays, tmp_path: Path) -> None
     said = alone(one_start([*programs, _line(cora, ("sage",))], tmp_path), tmp_path, VARIABLES).check().stdout
     assert [f"{section} has run\n" in said for section in sections] == [True] * len(sections)
     _check(tmp_path, ("sage",), expected)
-
-
-@pytest.mark.mindspore
-def test_our_layers_in_mindspore_are_pygs(openmpi5: Launcher, tmp_path: Path) -> None:
-    """`mpirun -n 3 python train.py`: curves, weights and scores of PyG's layers in one process, to 1e-10."""
-    kinds = own_layers.LAYERS
-    own_layers.write_directed_graph(tmp_path / "graph.npz")
-    expected = own_layers.train_by_pyg(str(tmp_path / "graph.npz"), tmp_path, kinds, 3)
-    line = [own_layers.PROGRAM, "graph.npz", ".", "out.npz", "3", *kinds]
-    openmpi5.run(3, line, tmp_path).check()
-    apart = own_layers.difference(tmp_path / "out.npz", expected, kinds)
-    assert {kind: by for kind, by in apart.items() if by > 1e-10} == {}
