@@ -124,11 +124,15 @@ def share_buffers(
 
 
 def _make_files(name: str) -> list[int]:
-    """Return this rank's files; none if the system has no files in memory."""
+    """Return this rank's files; none if the system has no files in memory, or if this process may open no more."""
+    made: list[int] = []
     try:
-        return [os.memfd_create(name) for _ in range(_TURNS)]
+        for _ in range(_TURNS):
+            made.append(os.memfd_create(name))  # noqa: PERF401  (those before a failure are closed)
     except (AttributeError, OSError):
+        _close(made)
         return []
+    return made
 
 
 def _host() -> bytes:
