@@ -1,7 +1,4 @@
-"""Each script of examples/ runs on two ranks, and says what it should have found.
-
-The losses of those in MindSpore are compared in test_example_curves.py.
-"""
+"""Each script of examples/ runs on two ranks, and says what it should have found."""
 
 import json
 import re
@@ -10,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.mpirun import Finished, Launcher, alone
+from jobs.mpirun import Launcher, alone, one_start
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROGRAM = str(Path(__file__).parent / "programs" / "run_examples.py")
 #: The arguments of each script, and a pattern of what it prints.
 TORCH = {
     "gat_from_pyg.py": (["Cora", "12"], r"loss [01]\.\d+, test accuracy 0\.[78]\d+"),
@@ -55,21 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cora: Path) -> Path:
     return folder
 
 
-def _run(launcher: Launcher, scripts: dict[str, tuple[list[str], str]], folder: Path) -> Finished:
-    lines = [[str(EXAMPLES / name), *arguments] for name, (arguments, _) in scripts.items()]
-    (folder / "jobs.json").write_text(json.dumps(lines))
-    return launcher.unilaunch(2, ["run", PROGRAM, "--", "jobs.json"], folder, variables=VARIABLES).check()
-
-
 def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {*TORCH, *MINDSPORE, *OTHERS}
-
-
-def test_a_script_fits_on_a_page() -> None:
-    """20 to 60 lines each, and so the cells of the notebook together."""
-    texts = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")} | {"notebook.ipynb": _cells()}
-
-    assert {name: len(text.splitlines()) for name, text in texts.items() if not 20 <= text.count("\n") <= 60} == {}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +60,8 @@ def test_a_script_fits_on_a_page() -> None:
 )
 def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmpi5: Launcher) -> None:
     """Each trains on two ranks; rank 0 says what came out."""
-    job = _run(openmpi5, scripts, folder)
+    program = one_start([[str(EXAMPLES / name), *arguments] for name, (arguments, _) in scripts.items()], folder)
+    job = openmpi5.unilaunch(2, ["run", program[0], "--", *program[1:]], folder, variables=VARIABLES).check()
     for name, (_, pattern) in scripts.items():
         assert re.search(rf"^{pattern}$", job.stdout, re.MULTILINE), f"{name}: {job.stdout}"
 
@@ -97,11 +81,8 @@ def test_resume_in_mindspore(folder: Path, openmpi5: Launcher) -> None:
 
 def test_the_cells_of_the_notebook(folder: Path) -> None:
     """They run one after the other in one process."""
-    code = _cells() + "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
-    (folder / "cells.py").write_text(code)
-    alone(["cells.py"], folder, VARIABLES).check()
-
-
-def _cells() -> str:
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    holds = "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
+    (folder / "cells.py").write_text(code + holds)
+    alone(["cells.py"], folder, VARIABLES).check()

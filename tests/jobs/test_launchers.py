@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jobs.mpirun import NUMPY, alone, finish
+from jobs.mpirun import NUMPY, finish, unilaunch
 from jobs.ports import free_ports
 
 BIN = Path(sys.executable).parent
@@ -29,10 +28,9 @@ LAUNCHERS: dict[str, tuple[list[str], str]] = {
     "MPICH": ([str(MPI / "mpich" / "bin" / "mpiexec"), "-n", "2", sys.executable, "-m", "unilaunch"], "MPICH"),
     "Intel MPI": ([str(MPI / "intel" / "bin" / "mpiexec"), "-n", "2", sys.executable, "-m", "unilaunch"], "Intel MPI"),
 }  # fmt: skip
-#: Both frameworks beside the libraries of each MPI; where the ranks meet over sockets the one that the launcher is for.
-#: (MindSpore under torchrun is in test_own_mindspore.py.)
-TRAININGS = [("torchrun", "torch"), ("msrun", "mindspore"), ("prterun", "torch"), ("MPICH", "torch"),
-             ("MPICH", "mindspore"), ("Intel MPI", "torch"), ("Intel MPI", "mindspore")]  # fmt: skip
+#: A framework beside the libraries of each MPI; where the ranks meet over sockets the one that the launcher is for.
+TRAININGS = [("torchrun", "torch"), ("torchrun", "mindspore"), ("msrun", "mindspore"), ("prterun", "torch"),
+             ("MPICH", "torch"), ("Intel MPI", "mindspore")]  # fmt: skip
 RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 MEET = str(Path(__file__).parent / "programs" / "meet.py")
 
@@ -40,32 +38,36 @@ MEET = str(Path(__file__).parent / "programs" / "meet.py")
 @pytest.fixture(scope="module")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of one process."""
-    line = ["-m", "unilaunch", *RUN, "--backend", "numpy"]
-    losses: list[float] = alone(line, tmp_path_factory.mktemp("alone"), NUMPY).check().result["loss"]
+    job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
+    losses: list[float] = job.check().result["loss"]
     return losses
+
+
+def _line_of(launcher: str) -> tuple[list[str], str]:
+    line, name = LAUNCHERS[launcher]
+    if not Path(line[0]).exists():
+        pytest.skip(f"no {line[0]}: see .ci/run")
+    return line, name
 
 
 @pytest.mark.parametrize(("launcher", "backend"), TRAININGS)
 def test_the_same_training_under_each_launcher(
     launcher: str, backend: str, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
-    """Through its MPI where it has one, and over sockets where it has none."""
-    line, name = LAUNCHERS[launcher]
-    if not Path(line[0]).exists():
-        pytest.skip(f"no {line[0]}: see .ci/run")
+    """Through its MPI where it has one, and over sockets where it has none; explain names it."""
+    line, name = _line_of(launcher)
     result = finish([*line, *RUN, "--backend", backend], tmp_path, None).check().result
     assert (result["world_size"], result["launcher"], result["backend"]) == (2, name, backend)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+    if launcher != "msrun":  # its workers write into its own logs
+        assert f"launcher: {name}" in finish([*line, "explain"], tmp_path, None).stdout
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "MPICH"])
 def test_a_script_for_torchrun_under_other_launchers(launcher: str, tmp_path: Path) -> None:
     """Torchrun serves the store itself; under the others unilaunch does."""
-    line, _ = LAUNCHERS[launcher]
-    if not Path(line[0]).exists():
-        pytest.skip(f"no {line[0]}: see .ci/run")
-    finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, None).check()
-    said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
+    job = finish([*_line_of(launcher)[0], "run", MEET, "--", "--lr", "0.01"], tmp_path, None).check()
+    said = [job.said(rank) for rank in range(2)]
     assert [text.partition(" elastic")[0] for text in said] == ["0/2 local 0", "1/2 local 1"]
     assert all(" elastic True 4.985000 4.985000 " in text for text in said)
 
@@ -87,22 +89,6 @@ def test_two_agents_of_torchrun_on_one_machine(tmp_path: Path) -> None:
     assert [agent.communicate(timeout=120)[0] for agent in agents] == ["0 0 2\n", "1 1 2\n"]
 
 
-# (msrun's workers write into msrun's own logs.)
-@pytest.mark.parametrize("launcher", [*(name for name in LAUNCHERS if name != "msrun"), "none"])
-def test_explain_names_the_launcher(launcher: str, tmp_path: Path) -> None:
-    """Inside a job and without one; rank 0 shows the rest."""
-    if launcher == "none":
-        job = alone(["-m", "unilaunch", "explain"], tmp_path)
-        name = "none"
-    else:
-        line, name = LAUNCHERS[launcher]
-        if not Path(line[0]).exists():
-            pytest.skip(f"no {line[0]}: see .ci/run")
-        job = finish([*line, "explain"], tmp_path, None)
-    assert f"launcher: {name}" in job.stdout
-    assert all(f"{name} would find" in job.stdout for name in ("torch", "mindspore") if find_spec(name))
-
-
 def test_torchruns_variables_in_the_shell_do_not_count_under_mpirun(tmp_path: Path) -> None:
     """The job has mpirun's ranks; explain says why, and what a program would find."""
     left = {
@@ -111,7 +97,7 @@ def test_torchruns_variables_in_the_shell_do_not_count_under_mpirun(tmp_path: Pa
     }  # fmt: skip
     line = [str(BIN / "mpirun"), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "unilaunch"]
     job = finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, left).check()
-    assert "0/2 local 0 elastic True 4.985000" in (job.output / "rank.0" / "stdout").read_text()
+    assert "0/2 local 0 elastic True 4.985000" in job.said(0)
     shown = finish([*line, "explain"], tmp_path, left).check().stdout
     assert "rank 0 of 2" in shown
     assert "ignored  torchrun: rank 0 of 8" in shown

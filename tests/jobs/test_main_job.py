@@ -1,4 +1,4 @@
-"""The commands of the README, under both Open MPI versions, on both frameworks."""
+"""The commands of the README, under both Open MPI versions."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from jobs.mpirun import Launcher, alone
 
 #: Words of the summary at the end.
 SUMMARY = ("loss", "accuracy", "seconds per epoch", "logs", "log_output/rank.*/")
-#: Fields of the result: DESIGN section 3 names them.
+#: Fields of the result that docs/reference/files.md names.
 PROMISED = {
     "backend", "device", "world_size", "dataset", "epochs", "loss", "train_accuracy", "val_accuracy",
     "test_accuracy", "seconds_per_epoch", "compute_seconds", "communication_seconds", "bytes_per_epoch", "versions",
@@ -18,27 +18,19 @@ PROMISED = {
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ranks", "backend"),
-    [("4.1", 1, "mindspore"), ("4.1", 8, "torch"), ("5.0", 3, "mindspore"), ("5.0", 8, "numpy")],
-    indirect=["launcher"],
+    ("launcher", "ranks", "backend"), [("4.1", 8, "torch"), ("5.0", 3, "mindspore")], indirect=["launcher"]
 )
-@pytest.mark.usefixtures("by_numpy")
 def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, ranks: int, tmp_path: Path) -> None:
     """The tutorial's command line works as it stands, and every rank leaves its log."""
     arguments = ["run", "--backend", backend, "--epochs", "10", "--data-dir", "data"]
-    options = ("--output-filename", "log_output")
-    job = launcher.unilaunch(ranks, arguments, tmp_path, options=options).check()
-    assert job.result["world_size"] == ranks
-    assert job.result["backend"] == backend
+    job = launcher.unilaunch(ranks, arguments, tmp_path, options=("--output-filename", "log_output")).check()
+    assert (job.result["world_size"], job.result["backend"], len(job.result["loss"])) == (ranks, backend, 10)
     assert job.result["launcher"].startswith("Open MPI")
-    assert len(job.result["loss"]) == 10
     assert job.result["loss"][-1] < job.result["loss"][0]
-    logs = sorted(path.name for path in job.output.glob("rank.*"))
-    assert logs == [f"rank.{rank}" for rank in range(ranks)]
+    assert sorted(path.name for path in job.output.glob("rank.*")) == [f"rank.{rank}" for rank in range(ranks)]
     for rank in range(ranks):
-        assert f"part {rank}: " in (job.output / f"rank.{rank}" / "stderr").read_text()
-        assert (job.output / f"rank.{rank}" / "events.jsonl").exists()
-    assert "accuracy" in (job.output / "rank.0" / "stdout").read_text()
+        assert f"part {rank}: " in job.said(rank, "stderr")
+    assert "accuracy" in job.said(0)
     assert job.stdout.count("accuracy") == 1  # Open MPI 5 writes it to its files only
     assert all(word in job.stdout for word in SUMMARY)
     named = [line.rpartition(" ")[2] for line in job.refusals()]
@@ -72,14 +64,11 @@ def test_defaults_end_with_a_readable_summary(openmpi5: Launcher, tmp_path: Path
     """Two ranks, no option but where data goes: what a reader looks for, and each promised field."""
     job = openmpi5.unilaunch(2, ["run", "--data-dir", "data"], tmp_path).check()
     assert all(word in job.stdout for word in SUMMARY)
-    assert job.result["backend"] == "torch"
-    assert job.result["epochs"] == 200
+    assert (job.result["backend"], job.result["epochs"]) == ("torch", 200)
     assert job.result["test_accuracy"] > 0.7
-    assert job.result["launcher"].startswith("Open MPI")
     assert set(job.result) >= PROMISED
-    assert job.result["communication_seconds"] + job.result["compute_seconds"] == pytest.approx(
-        job.result["seconds_per_epoch"]
-    )
+    seconds = job.result["communication_seconds"] + job.result["compute_seconds"]
+    assert seconds == pytest.approx(job.result["seconds_per_epoch"])
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -97,8 +86,7 @@ def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
     """Under no launcher the only rank trains where mpi4py cannot even be imported."""
     without = "import sys; sys.modules['mpi4py'] = None; from unilaunch.cli import main; main()"
     job = alone(["-c", without, "run", "--data-dir", "data", "--epochs", "5"], tmp_path).check()
-    assert job.result["world_size"] == 1
-    assert job.result["launcher"] == "none"
+    assert (job.result["world_size"], job.result["launcher"]) == (1, "none")
 
 
 def test_a_training_imports_no_compiler(tmp_path: Path) -> None:
@@ -107,25 +95,3 @@ def test_a_training_imports_no_compiler(tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in job.stderr.splitlines()}
     assert "torch" in imported
     assert not {"sympy", "torch._dynamo", "torch._inductor"} & imported
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_partition_made_ahead_is_used(openmpi5: Launcher, tmp_path: Path) -> None:
-    """`unilaunch partition` makes what `run` finds."""
-    alone(
-        ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"], tmp_path
-    ).check()
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")}
-    openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2", "--num-parts", "2"], tmp_path).check()
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")} == made
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_patience_ends_a_training_early(openmpi5: Launcher, tmp_path: Path) -> None:
-    """With a step size that overshoots, the validation loss soon stops falling."""
-    arguments = ["run", "--data-dir", "data", "--lr", "0.3", "--eval-every", "1", "--patience", "5"]
-    job = openmpi5.unilaunch(2, arguments, tmp_path).check()
-    losses = [evaluation["val_loss"] for evaluation in job.result["evaluations"]]
-    assert job.result["epochs"] == len(losses) < 200
-    assert min(losses[-5:]) >= min(losses[:-5])
-    assert min(losses[-6:-1]) < min([*losses[:-6], float("inf")])

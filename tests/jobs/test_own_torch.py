@@ -2,7 +2,6 @@
 
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +66,7 @@ def test_under_torchrun(cora: Path, expected: Arrays, tmp_path: Path) -> None:
 
 
 def test_under_no_launcher(cora: Path, expected: Arrays, tmp_path: Path) -> None:
-    """`python train.py`: one rank. In the same process, before it, the lines of the tables of docs/graphs.md."""
-    sections = ["From DGL", *(["From MindSpore Graph Learning"] if find_spec("mindspore") else [])]
-    programs = [write_program(section, tmp_path) for section in sections]
-    said = alone(one_start([*programs, _line(cora, ("sage",))], tmp_path), tmp_path, VARIABLES).check().stdout
-    assert [f"{section} has run\n" in said for section in sections] == [True] * len(sections)
+    """`python train.py`: one rank. In the same process, before it, the lines of a table of docs/graphs.md."""
+    programs = [write_program("From DGL", tmp_path), _line(cora, ("sage",))]
+    assert "From DGL has run\n" in alone(one_start(programs, tmp_path), tmp_path, VARIABLES).check().stdout
     _check(tmp_path, ("sage",), expected)

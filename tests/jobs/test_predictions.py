@@ -239,7 +239,7 @@ def test_a_resume_that_was_refused_leaves_the_model(tmp_path: Path) -> None:
     """The spec is the refused run's: what only the training depends on has no effect, and precision is the model's."""
     unilaunch([*RUN, "2"], tmp_path).check()
     unilaunch(["predict", "--output", "before.npz"], tmp_path).check()
-    other = ["--lr", "0.5", "--seed", "4", "--dropout", "0", "--precision", "bfloat16"]
+    other = ["--lr", "0.5", "--seed", "4", "--dropout", "0", "--precision", "float64"]
     assert "--resume" in unilaunch([*RUN, "4", "--resume", *other], tmp_path).refusal()
     unilaunch(["predict"], tmp_path).check()
     before, after = _read(tmp_path / "before.npz"), _read(tmp_path / "predictions.npz")

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,11 +31,15 @@ class _Terminal:
         deadline = time.monotonic() + 60
         while text not in self.said:
             assert select.select([self.descriptor], [], [], deadline - time.monotonic())[0], self.said
-            try:
-                self.said += os.read(self.descriptor, 65536).decode()
-            except OSError:  # the last process of the job has gone
-                raise AssertionError(self.said) from None
+            self.said += self.read()
         self.said = self.said.partition(text)[2]
+
+    def read(self) -> str:
+        """Return a piece of what is shown."""
+        try:
+            return os.read(self.descriptor, 65536).decode()
+        except OSError:  # the last process of the job has gone
+            raise AssertionError(self.said) from None
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of the window; the kernel tells only the session whose terminal it is."""
@@ -48,7 +53,7 @@ class _Terminal:
 @contextmanager
 def _launch(folder: Path, script: str, *options: str) -> Iterator[_Terminal]:
     (folder / "script.py").write_text(script, encoding="utf-8")
-    line: Sequence[str] = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "script.py"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "script.py"]
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
     with subprocess.Popen(line, cwd=folder, stdin=end, stdout=end, stderr=end, start_new_session=True) as job:
@@ -61,21 +66,17 @@ def _launch(folder: Path, script: str, *options: str) -> Iterator[_Terminal]:
             os.close(terminal)
 
 
-def _by(launcher: Launcher) -> list[str]:
-    return ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe"]
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_a_breakpoint_can_be_used(launcher: Launcher, tmp_path: Path) -> None:
-    """Python's debugger prompts and follows commands, and the job goes on."""
+def test_a_breakpoint_can_be_used(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Python's debugger prompts and follows commands; then rank 0 reads what is typed until Ctrl-D."""
     script = """
-import os
-answer = 41
-if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+import os, sys
+answer, rank = 41, os.environ["OMPI_COMM_WORLD_RANK"]
+if rank == "0":
     breakpoint()
     print("the answer is", answer + 1)
+print("rank", rank, "read", len(sys.stdin.read().split()), "words")
 """
-    with _launch(tmp_path, script, *_by(launcher)) as terminal:
+    with _launch(tmp_path, script, *openmpi5.options) as terminal:
         terminal.wait_for("(Pdb) ")
         terminal.type("p answer * 2\n")
         terminal.wait_for("82")
@@ -84,22 +85,12 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
         terminal.wait_for("(Pdb) ")
         terminal.type("continue\n")
         terminal.wait_for("the answer is 100")
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_the_end_of_the_input_is_passed_on(launcher: Launcher, tmp_path: Path) -> None:
-    """Rank 0 reads what is typed until Ctrl-D; the others read nothing."""
-    script = """
-import os, sys
-print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "read", len(sys.stdin.read().split()), "words")
-"""
-    with _launch(tmp_path, script, *_by(launcher)) as terminal:
         terminal.type("two words\n\x04")
         terminal.wait_for("rank 0 read 2 words")
     assert (tmp_path / "log_output/rank.1/stdout").read_text(encoding="utf-8") == "rank 1 read 0 words\n"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.9, 1.3])
+@pytest.mark.parametrize("seconds", [0.0, 1.3])
 def test_a_window_that_changes_during_the_start_is_not_missed(seconds: float, tmp_path: Path) -> None:
     """The ranks are not connected yet, or not even forked: torch is imported before."""
     script = """
@@ -130,16 +121,8 @@ if os.environ["RANK"] == "0":
         job.type("\n")
 
 
-@pytest.mark.usefixtures("by_numpy")
-def test_a_progress_bar_is_drawn_by_an_mpirun_too(launcher: Launcher, tmp_path: Path) -> None:
-    _draw_a_bar(tmp_path, *_by(launcher))
-
-
-def test_a_progress_bar_is_drawn_as_in_plain_python(tmp_path: Path) -> None:
-    _draw_a_bar(tmp_path)
-
-
-def _draw_a_bar(tmp_path: Path, *options: str) -> None:
+@pytest.mark.parametrize("start", ["direct", "mpirun"])
+def test_a_progress_bar_is_drawn_as_in_plain_python(start: str, openmpi5: Launcher, tmp_path: Path) -> None:
     """By rank 0, of which both streams are terminals of the same size; the files have what it wrote, byte for byte."""
     script = """
 import os, sys, time
@@ -152,7 +135,7 @@ if rank == 0:
         time.sleep(0.6)
 print("all done")
 """
-    with _launch(tmp_path, script, *options) as terminal:
+    with _launch(tmp_path, script, *(openmpi5.options if start == "mpirun" else [])) as terminal:
         terminal.wait_for("rank 0 True True\r\n")
         terminal.wait_for("sizes 99 33 99 33\r\n")
         for percent in ("25%", "50%", "75%", "100%"):
@@ -162,9 +145,34 @@ print("all done")
     assert (tmp_path / "log_output/rank.1/stdout").read_text() == "rank 1 False False\nall done\n"
 
 
-@pytest.mark.parametrize("console", ["all", "labelled"])
-def test_beside_other_ranks_rank_0_has_no_terminal(console: str, tmp_path: Path) -> None:
+def test_beside_other_ranks_rank_0_has_no_terminal(tmp_path: Path) -> None:
     """Its bar would be drawn into their lines."""
-    with _launch(tmp_path, "import sys; print(sys.stdout.isatty(), sys.stderr.isatty())", "--console", console) as job:
+    with _launch(tmp_path, "import sys; print(sys.stdout.isatty(), sys.stderr.isatty())", "--console", "all") as job:
         job.wait_for("False False\r\n")
         job.wait_for("False False\r\n")
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_a_live_line_shows_how_far_the_job_is(
+    openmpi5: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the ranks' own lines stay whole above it; at the end it is gone."""
+    monkeypatch.setenv("NUMPY_BACKEND_PAUSE", "0.01")
+    terminal, end = pty.openpty()
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *openmpi5.options, "--data-dir", "data"]
+    with subprocess.Popen([*line, "--epochs", "300"], cwd=tmp_path, stdin=end, stdout=end, stderr=end) as job:
+        os.close(end)
+        shown, screen = _Terminal(terminal, job.pid), ""
+        try:
+            while True:
+                screen += shown.read()
+        except AssertionError:  # its last writer has gone
+            os.close(terminal)
+    assert job.returncode == 0, screen
+    states = re.findall(r"\r\x1b\[K(epoch \d+/300, loss \d\.\d{4}, slowest rank [01] on \S+ \(\d\.\d{3} s)", screen)
+    assert len(states) > 1
+    lines = re.sub(r"[^\n]*\r\x1b\[K", "", screen.replace("\r\n", "\n"))
+    assert re.search(r"^\d\d:\d\d:\d\d\.\d{3} \S+:0 INFO    epoch 300/300: loss", lines, re.MULTILINE)
+    summary = "logs               log_output/rank.*/\n"
+    assert summary in lines  # of another stream than the log: mpirun may pass that on later
+    assert re.fullmatch(r"(\d\d:.*\n)*", lines.partition(summary)[2])

@@ -1,16 +1,14 @@
 """The bytes, files and memory of a rank: exactly its halo, only its part, and nothing of the others."""
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
+from jobs.mpirun import NUMPY_BACKEND, Launcher, unilaunch
 from jobs.trained import Trained, train_cases
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.data.sources import open_dataset
@@ -23,7 +21,7 @@ WIDTHS = {
     "the first aggregated once": (["--dropout", "0"], [(0, 0), (7, 7)]),
     "a narrow hidden layer": (["--layers", "3", "--hidden", "5"], [(5, 5), (5, 5), (5, 5)]),
 }
-Train = Callable[[str, int], tuple[Mapping[str, Trained], Path]]
+Trainings = Mapping[str, Trained]
 
 
 def _sent(graph: Graph, folder: Path, columns: Sequence[tuple[int, int]]) -> int:
@@ -48,31 +46,24 @@ def _sent(graph: Graph, folder: Path, columns: Sequence[tuple[int, int]]) -> int
 
 
 @pytest.fixture(scope="module")
-def train(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+def trained(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainings, Path]:
     """Train Cora in all widths in one start; return also the folder with the partition."""
-
-    @cache
-    def train(backend: str, ranks: int) -> tuple[Mapping[str, Trained], Path]:
-        folder = tmp_path_factory.mktemp("traffic")
-        common = ["--dataset", "cora", "--data-dir", str(cora), "--epochs", "2", "--partition-dir", "partitions"]
-        cases = {name: [*common, *options] for name, (options, _) in WIDTHS.items()}
-        trained = train_cases(openmpi5, backend, ranks, cases, folder)
-        (partition,) = (folder / "partitions").glob("cora-[0-9]*")
-        return trained, partition
-
-    return train
+    folder = tmp_path_factory.mktemp("traffic")
+    common = ["--dataset", "cora", "--data-dir", str(cora), "--epochs", "2", "--partition-dir", "partitions"]
+    cases = {name: [*common, *options] for name, (options, _) in WIDTHS.items()}
+    trained = train_cases(openmpi5, "torch", 4, cases, folder)
+    return trained, next((folder / "partitions").glob("cora-[0-9]*"))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("backend", "ranks"), [("torch", 4), ("mindspore", 2)])
-def test_bytes_are_halo_rows_times_width(backend: str, ranks: int, width: str, train: Train, cora: Path) -> None:
+def test_bytes_are_halo_rows_times_width(width: str, trained: tuple[Trainings, Path], cora: Path) -> None:
     """Bytes of an epoch = sum over layers and directions of the halo rows that the loss reaches x width x 4.
 
     A layer that widens (5 to 7) is aggregated before its product: 5 columns travel in each direction.
     """
-    trained, partition = train(backend, ranks)
+    trainings, partition = trained
     graph = open_dataset("cora", cora, None, 0, normalize_features=True).load()
-    assert trained[width].result["bytes_per_epoch"] == 4 * _sent(graph, partition, WIDTHS[width][1])
+    assert trainings[width].result["bytes_per_epoch"] == 4 * _sent(graph, partition, WIDTHS[width][1])
 
 
 @pytest.mark.usefixtures("by_numpy")  # no backend opens a part
@@ -88,8 +79,8 @@ def test_rank_opens_only_its_own_part(openmpi5: Launcher, tmp_path: Path) -> Non
         "        os.close(with_rank)\n"
         "if 'OMPI_COMM_WORLD_RANK' in os.environ: sys.addaudithook(watch)\n"
     )
-    ahead = ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "3", "--data-dir", "data"]
-    alone(ahead, tmp_path).check()
+    unilaunch(["partition", "--dataset", "sbm", "--num-parts", "3", "--data-dir", "data"], tmp_path).check()
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")}
     arguments = ["run", "--data-dir", "data", "--epochs", "2"]
     path = os.pathsep.join(map(str, (tmp_path, NUMPY_BACKEND)))
     openmpi5.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": path}).check()
@@ -97,6 +88,7 @@ def test_rank_opens_only_its_own_part(openmpi5: Launcher, tmp_path: Path) -> Non
         opened = (tmp_path / f"opened.{rank}").read_text().splitlines()
         assert opened
         assert {Path(path).parent.name for path in opened} == {f"part.{rank}", "data", "sbm-nodes"}
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")} == made
 
 
 def _write_graph(path: Path, num_nodes: int) -> None:
@@ -114,32 +106,9 @@ def test_memory_does_not_grow_with_the_other_parts(openmpi5: Launcher, tmp_path:
     for ranks in (2, 8):
         _write_graph(tmp_path / f"{ranks}.npz", 8_000 * ranks)
         arguments = ["--dataset", f"{ranks}.npz", "--data-dir", "data", "--num-parts", str(ranks)]
-        alone(["-m", "unilaunch", "partition", *arguments], tmp_path).check()
+        unilaunch(["partition", *arguments], tmp_path).check()
         job = openmpi5.unilaunch(ranks, ["run", "--epochs", "3", *arguments], tmp_path).check()
         # Not rank 0's, which has hashed the whole graph's file to find the partition.
         peaks[ranks] = max(rank["peak_memory_bytes"] for rank in job.result["ranks"][1:])
     own_share = 8_000 * 256 * 4
     assert peaks[8] < peaks[2] + own_share
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_events_tell_the_phases_in_order(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Each rank's events.jsonl says what it did and when."""
-    openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path).check()
-    for rank in range(2):
-        lines = (tmp_path / "log_output" / f"rank.{rank}" / "events.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
-        phases = [event["phase"] for event in events if "phase" in event]
-        wanted = [
-            "start",
-            "prepare",
-            "partition",
-            "load part",
-            "framework import",
-            "init",
-            "build network",
-            "train",
-            "end",
-        ]
-        assert [phase for phase in phases if phase in wanted] == wanted
-        assert [event["time"] for event in events] == sorted(event["time"] for event in events)
