@@ -46,7 +46,7 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
             "ug.torch.mean: the loss is a mean over this rank's nodes already: expected their sum: give the loss "
             "function reduction='sum'"
         )
-    if losses.requires_grad and not ranks.has_loss:
+    if losses.requires_grad and not ranks.has_loss:  # a compiled mean changes the state once
         ranks.has_loss = True
     total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), ranks)  # type: ignore[no-untyped-call]
     return total / count
@@ -54,14 +54,29 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
 
 def _is_mean(node: Any) -> bool:
     """Return whether a number, by what torch keeps for its backward, is a mean, or a mean and something else added."""
-    name = type(node).__name__
-    if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
-        return True
-    if name.startswith("MulBackward"):
+    waiting, seen = [node], set()
+    while waiting:
+        node = waiting.pop()
+        name = type(node).__name__
+        if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
+            return True
+        if name in _LINEAR and node not in seen and not _is_enlarged(node):
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return False
+
+
+def _is_enlarged(node: Any) -> bool:
+    """Return whether a number is multiplied by more than 1: a mean times the number of its rows is their sum.
+
+    So is one whose factor cannot be read: a backward has freed it, or a device, which this would wait for, has it.
+    """
+    try:
         factors = [getattr(node, factor, None) for factor in ("_saved_self", "_saved_other")]
-        if any(factor is not None and abs(factor) > 1 for factor in factors):
-            return False  # a mean times the number of its rows is their sum
-    return name in _LINEAR and any(_is_mean(before) for before, _ in node.next_functions)
+    except RuntimeError:
+        return True
+    known = [factor for factor in factors if factor is not None]
+    return any((isinstance(factor, torch.Tensor) and not factor.is_cpu) or abs(factor) > 1 for factor in known)
 
 
 def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:

@@ -110,6 +110,24 @@ def _seen(part: GraphPart) -> torch.Tensor:
     return torch.zeros(40).index_fill(0, _nodes(part), 1.0)
 
 
+def test_mean_takes_a_loss_of_many_terms_and_one_that_a_backward_has_freed() -> None:
+    """It looks for a mean among the steps that made the loss, each once, and needs none of their numbers."""
+
+    def work(part: GraphPart) -> None:
+        rows = part.x.clone().requires_grad_()
+        many, doubled = rows.sum(), rows.sum()
+        for _ in range(2000):
+            many = many + rows.sum()
+        for _ in range(40):
+            doubled = doubled + doubled
+        halved = (rows * rows).sum() * 0.5
+        torch.autograd.backward(halved)
+        for loss in (many, doubled, halved):
+            assert ug.mean(loss, part.num_nodes, part).isfinite()
+
+    on_parts(WHOLE, 1, work)
+
+
 def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
     """Every rank returns the same number."""
 
