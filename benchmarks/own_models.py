@@ -1,15 +1,17 @@
 """Users' own networks on 2 ranks of one thread each, beside PyG in one process of two threads: time and peak memory.
 
-    python benchmarks/own_models.py [--rounds 3] [--folder DIR] [--kinds gat sage gin links] [--unbound]
+    python benchmarks/own_models.py [--rounds 3] [--folder DIR] [--kinds gat sage ...] [--unbound]
 
-The graph of epoch.py; two layers: GAT with 8 heads of 16 and then one of 40, GraphSAGE and GIN 128 wide; forward,
-backward and step. `links` is GraphSAGE with a loss on a million pairs of nodes. `pyg` and `csr` are PyG's layers on
+The graph of epoch.py; two layers: GAT, GATv2 and Transformer with 8 heads of 16 and then one of 40, GraphSAGE and GIN
+128 wide; forward, backward and step. `links` is GraphSAGE with a loss on a million pairs of nodes, `tutorial` the GCN
+layer that PyG's tutorial writes, `batched` means of rows of shape (8, nodes, 16). `pyg` and `csr` are PyG's layers on
 edge_index and on torch's CSR matrix (where the layer takes it), `distribute` the same unchanged layers on parts,
-`own` unilaunch's layers, `mindspore` these in MindSpore. All in turn, round after round. A ratio of times is the
-median of the ratios in a round; memory is the sum of the ranks' peaks (ru_maxrss). The loss of each is checked
-against PyG's.
-Bounds: distribute at most 0.8 of PyG's time; our GAT at most 0.25 of PyG's time and 0.3 of its memory; MindSpore at
-most 1.1 of torch's time. The graph and its partition are made ahead, and kept in DIR. Needs: pip install
+`compiled` these by torch.compile, `folded` rows of shape (nodes, 128), `own` unilaunch's layers, `mindspore` these in
+MindSpore. All in turn, round after round. A ratio of times is the median of the ratios in a round; memory is the sum of
+the ranks' peaks (ru_maxrss). The loss of each is checked against PyG's.
+Bounds: distribute at most 0.8 of PyG's time, with attention 0.35 and 0.4 of its memory, the tutorial's layer 0.3; our
+GAT at most 0.25 of PyG's time and 0.3 of its memory; MindSpore at most 1.1 of torch's time; compiled at most 1.0 of
+eager; batched at most 1.1 of folded. The graph and its partition are made ahead, and kept in DIR. Needs: pip install
 'unilaunch[bench]'.
 """
 
@@ -26,12 +28,16 @@ from mpirun import BOUND_LINE, LINE, UNILAUNCH, execute, verdict
 
 PROGRAMS = Path(__file__).parent / "programs"
 WAYS = {
-    "gat": ("pyg", "distribute", "own", "mindspore"),
-    "sage": ("pyg", "csr", "distribute", "own", "mindspore"),
+    "gat": ("pyg", "distribute", "compiled", "own", "mindspore"),
+    "gatv2": ("pyg", "distribute"),
+    "transformer": ("pyg", "distribute"),
+    "sage": ("pyg", "csr", "distribute", "compiled", "own", "mindspore"),
     "gin": ("pyg", "distribute"),
     "links": ("pyg", "distribute"),
+    "tutorial": ("pyg", "distribute"),
+    "batched": ("pyg", "distribute", "folded"),
 }
-EPOCHS = {"pyg": 3, "csr": 3, "distribute": 3, "own": 6, "mindspore": 6}
+EPOCHS = {"pyg": 3, "csr": 3, "distribute": 3, "compiled": 6, "folded": 3, "own": 6, "mindspore": 6}
 
 
 class Bound(NamedTuple):
@@ -49,6 +55,11 @@ BOUNDS = (
     Bound("distribute", "sage", "seconds_per_epoch", "pyg", 0.8),
     Bound("distribute", "gin", "seconds_per_epoch", "pyg", 0.8),
     Bound("distribute", "links", "seconds_per_epoch", "pyg", 0.8),
+    *(Bound("distribute", kind, "seconds_per_epoch", "pyg", 0.35) for kind in ("gatv2", "transformer")),
+    *(Bound("distribute", kind, "peak_memory_bytes", "pyg", 0.4) for kind in ("gatv2", "transformer")),
+    Bound("distribute", "tutorial", "seconds_per_epoch", "pyg", 0.3),
+    Bound("distribute", "batched", "seconds_per_epoch", "folded", 1.1),
+    *(Bound("compiled", kind, "seconds_per_epoch", "distribute", 1.0) for kind in ("gat", "sage")),
     Bound("own", "gat", "seconds_per_epoch", "pyg", 0.25),
     Bound("own", "gat", "peak_memory_bytes", "pyg", 0.3),
     Bound("mindspore", "gat", "seconds_per_epoch", "own", 1.1),
@@ -75,14 +86,14 @@ def main() -> int:
         for kind in chosen.kinds:
             for way in WAYS[kind]:
                 found.setdefault((kind, way), []).append(measure(line, [way, kind, str(graph), str(parts)]))
-    print(f"{'':16} {'s/epoch':>8} {'of PyG':>7} {'least':>7} {'most':>7} {'peak MB':>8} {'of PyG':>7}  loss, ends")
+    print(f"{'':23} {'s/epoch':>8} {'of PyG':>7} {'least':>7} {'most':>7} {'peak MB':>8} {'of PyG':>7}  loss, ends")
     for (kind, way), rounds in found.items():
         times = [figures["seconds_per_epoch"] for figures in rounds]
         peak = max(figures["peak_memory_bytes"] for figures in rounds) / 2**20
         ratios = [_ratio(rounds, found[kind, "pyg"], figure) for figure in ("seconds_per_epoch", "peak_memory_bytes")]
         loss = rounds[-1]["loss"]
         print(
-            f"{kind:5}{way:11} {statistics.median(times):8.3f} {ratios[0]:7.3f} {min(times):7.3f} {max(times):7.3f} "
+            f"{kind:12}{way:11} {statistics.median(times):8.3f} {ratios[0]:7.3f} {min(times):7.3f} {max(times):7.3f} "
             f"{peak:8.0f} {ratios[1]:7.3f}  {loss[0]:.4f} {loss[-1]:.4f} ({len(loss)})"
         )
         _check_loss(f"{kind} {way}", loss, found[kind, "pyg"][-1]["loss"])

@@ -1,10 +1,11 @@
 """Train one network on the benchmark graph and print figures as JSON, one line for each rank. For own_models.py.
 
-    python benchmarks/programs/networks.py {pyg,csr,distribute,own} {gat,sage,gin,links} GRAPH.npz PARTS EPOCHS
+    python benchmarks/programs/networks.py WAY KIND GRAPH.npz PARTS EPOCHS
 
-pyg, csr: PyG's layers on the whole graph in one process, on edge_index or on torch's CSR matrix. distribute: the same
-layers on this rank's part. links: GraphSAGE, with a loss on pairs of nodes. own: unilaunch's layers. The seconds are
-the median of the epochs but the first.
+WAY: pyg, csr: PyG's layers on the whole graph in one process, on edge_index or on torch's CSR matrix. distribute: the
+same layers on this rank's part; compiled: these by torch.compile; folded: see `Batched`. own: unilaunch's layers.
+KIND: gat, gatv2, transformer, sage, gin; links: GraphSAGE, with a loss on pairs of nodes; tutorial: the layer of PyG's
+tutorial; batched: means of rows in three dimensions. The seconds are the median of the epochs but the first.
 """
 
 import json
@@ -22,6 +23,8 @@ from typing_extensions import override
 
 HIDDEN, CLASSES = 128, 40
 PAIRS = 1_000_000
+#: Layers of attention by kind.
+ATTENTION = {"gat": "GATConv", "gatv2": "GATv2Conv", "transformer": "TransformerConv"}
 
 
 class Net(torch.nn.Module):
@@ -38,11 +41,65 @@ class Net(torch.nn.Module):
         return logits
 
 
-def make_net(kind: str, layers: Any, width: int) -> Net:
-    """Return the network; GAT has 8 heads of 16 and then one of 40, as the benchmark's figures are about."""
+class Batched(torch.nn.Module):
+    """A linear layer, and the mean of its rows of all in-neighbours in *batch* samples of 16 columns.
+
+    PyG's layers take rows of shape (batch, nodes, 16). Folded by hand, a node's samples stand side by side in one row:
+    (nodes, batch * 16).
+    """
+
+    def __init__(self, width: int, out: int, batch: int, *, folded: bool) -> None:
+        from torch_geometric.nn import SimpleConv
+
+        super().__init__()
+        self.linear, self.mean = torch.nn.Linear(width, out), SimpleConv(aggr="mean")
+        self.batch, self.folded = batch, folded
+
+    @override
+    def forward(self, rows: torch.Tensor, edges: Any) -> torch.Tensor:
+        """Return the means. (nodes, out)"""
+        samples = self.linear(rows).unflatten(-1, (self.batch, -1)).movedim(1, 0)
+        if self.folded:
+            means: torch.Tensor = self.mean(samples.movedim(0, 1).flatten(1), edges)
+            return means
+        wide: torch.Tensor = self.mean(samples.contiguous(), edges)
+        return wide.movedim(0, 1).flatten(1)
+
+
+def make_tutorial_layer(width: int, out: int) -> torch.nn.Module:
+    """Return the GCN layer whose message is a coefficient of the edge times `x_j`, as PyG's tutorial makes one."""
+    from torch_geometric.nn import MessagePassing
+    from torch_geometric.utils import add_self_loops, degree
+
+    class Layer(MessagePassing):
+        def __init__(self) -> None:
+            super().__init__(aggr="add")
+            self.linear = torch.nn.Linear(width, out)
+
+        @override
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+            edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+            row, col = edge_index
+            scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+            return self.propagate(edge_index, x=self.linear(x), norm=scale[row] * scale[col])
+
+        @override
+        def message(self, x_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+            return norm.view(-1, 1) * x_j
+
+    return Layer()
+
+
+def make_net(kind: str, layers: Any, width: int, *, folded: bool = False) -> Net:
+    """Return the network; attention has 8 heads of 16 and then one of 40, as the benchmark's figures are about."""
     torch.manual_seed(0)
-    if kind == "gat":
-        return Net(layers.GATConv(width, HIDDEN // 8, heads=8), layers.GATConv(HIDDEN, CLASSES))
+    if kind in ATTENTION:
+        layer = getattr(layers, ATTENTION[kind])
+        return Net(layer(width, HIDDEN // 8, heads=8), layer(HIDDEN, CLASSES))
+    if kind == "tutorial":
+        return Net(make_tutorial_layer(width, HIDDEN), make_tutorial_layer(HIDDEN, CLASSES))
+    if kind == "batched":
+        return Net(Batched(width, HIDDEN, 8, folded=folded), Batched(HIDDEN, CLASSES, 8, folded=folded))
     if kind in {"sage", "links"}:
         return Net(layers.SAGEConv(width, HIDDEN), layers.SAGEConv(HIDDEN, CLASSES))
     linear = torch.nn.Linear
@@ -88,14 +145,16 @@ def part_of_graph(
 
     part = ug.load(path, partition_dir=parts, normalize_features=False)
     assert torch.get_num_threads() == 1
-    if way == "distribute":
+    if way == "own":
+        edges: Any = part
+        net: torch.nn.Module = make_net(kind, ug.torch, part.num_features)
+    else:
         from torch_geometric import nn
 
-        edges: Any = part.edge_index
-        net = ug.torch.distribute(make_net(kind, nn, part.num_features), part)
-    else:
-        edges = part
-        net = make_net(kind, ug.torch, part.num_features)
+        edges = part.edge_index
+        net = ug.torch.distribute(make_net(kind, nn, part.num_features, folded=way == "folded"), part)
+        if way == "compiled":
+            net.compile()
 
     share = slice(part.rank, None, part.world_size)
     pairs = make_pairs(part.num_nodes)[:, share]

@@ -50,13 +50,28 @@ def sum_rows(layer: MessagePassing, edge_index: torch.Tensor, given: Mapping[str
     message = _message_of(layer)
     if message is None or not isinstance(given.get("x"), tuple):
         return None
-    rows, weights = given["x"][0], None if message is _Messages.row else given.get("edge_weight")
+    given_rows, weights = given["x"][0], None if message is _Messages.row else given.get("edge_weight")
+    rows = _as_matrix(given_rows, layer.node_dim)
     if not is_plain_matrix(rows) or not _are_numbers(weights, edge_index, rows, needed=message is _Messages.weighted):
         return None
     chosen = _chosen(edge_index, part)
     if chosen is None:
         return None
-    return TORCH.apply(_operator(chosen, weights, rows, is_mean=_AGGREGATIONS[type(layer.aggr_module)]), rows)
+    sums = TORCH.apply(_operator(chosen, weights, rows, is_mean=_AGGREGATIONS[type(layer.aggr_module)]), rows)
+    return sums if rows is given_rows else _as_given(sums, given_rows)
+
+
+def _as_matrix(rows: Any, axis: int) -> Any:
+    """Return rows of shape (..., nodes, width) as a matrix, each node's columns side by side; others as they are."""
+    if isinstance(rows, torch.Tensor) and axis == -2 and rows.dim() > 2:  # noqa: PLR2004
+        return rows.movedim(-2, 0).flatten(1)  # a view of rows that came with a halo
+    return rows
+
+
+def _as_given(sums: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return the sums of `_as_matrix(given, -2)` in the dimensions of *given*."""
+    *batch, _, width = given.shape
+    return sums.reshape(len(sums), *batch, width).movedim(0, -2)
 
 
 def _message_of(layer: MessagePassing) -> Any:

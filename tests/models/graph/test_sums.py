@@ -71,6 +71,12 @@ def _own_edges(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
     return out
 
 
+def _samples(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
+    """Two times three samples of features stand before the nodes: (2, 3, nodes, width)."""
+    samples = torch.stack([x, x.sin(), 2 * x, x * x, x + 1, -x]).unflatten(0, (2, 3))
+    return _weighted(layer, samples, g).movedim(-2, 0)
+
+
 class _With:
     """A graph, some of whose attributes are others."""
 
@@ -110,6 +116,8 @@ SUMS = {
     "gcn, cached": Case(lambda: nn.GCNConv(WIDTH, 4, cached=True), _weighted),
     **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
     "PyG's default message": Case(_Plain),
+    "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
+    "samples, mean": Case(lambda: nn.SimpleConv(aggr="mean"), _samples),
 }
 MESSAGES = {
     "another message": Case(lambda: _Doubled(WIDTH, 4)),
