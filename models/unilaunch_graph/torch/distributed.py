@@ -26,7 +26,7 @@ from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
-from unilaunch_graph.torch.sums import sum_rows
+from unilaunch_graph.torch.sums import message_of, sum_rows
 
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
@@ -86,6 +86,7 @@ def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
 
 def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
     attends = may_attend(module)
+    makes_messages = not attends and not _sums(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     if isinstance(module, MessagePassing):
@@ -93,10 +94,19 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _exchange_sources(module, name, part)
         if attends:
             _bind(module, "forward", attending(module, part), part)
+        if not makes_messages:  # a compiler would see PyG's messages, and what takes their place is quicker
+            uncompiled: Any = torch.compiler.disable
+            _bind(module, "forward", uncompiled(module.forward.__func__), part)
     if isinstance(module, QuantileAggregation):
         _bind(module, "forward", quantile, part)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
         _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part), part)
+
+
+def _sums(layer: torch.nn.Module) -> bool:
+    """Return whether it is a layer of PyG's whose messages `sum_rows` need not make."""
+    is_of_torch_geometric = type(layer).forward.__module__.startswith("torch_geometric.")
+    return isinstance(layer, MessagePassing) and is_of_torch_geometric and message_of(layer) is not None
 
 
 def _let_know(module: torch.nn.Module, part: GraphPart) -> None:

@@ -47,7 +47,7 @@ def sum_rows(layer: MessagePassing, edge_index: torch.Tensor, given: Mapping[str
         given: The further arguments of `propagate`; "x" with the rows of all sources and of the targets.
         part: This rank's part.
     """
-    message = _message_of(layer)
+    message = message_of(layer)
     if message is None or not isinstance(given.get("x"), tuple):
         return None
     given_rows, weights = given["x"][0], None if message is _Messages.row else given.get("edge_weight")
@@ -74,8 +74,8 @@ def _as_given(sums: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     return sums.reshape(len(sums), *batch, width).movedim(0, -2)
 
 
-def _message_of(layer: MessagePassing) -> Any:
-    """Return which of `_Messages` the layer sums; None if it does something else."""
+def message_of(layer: MessagePassing) -> Any:
+    """Return which of `_Messages` the layer sums; None if it does something else, and its messages must be made."""
     steps = {name: getattr(getattr(layer, name), "__func__", None) for name in ("message", "aggregate", "update")}
     if (
         any(steps[name] is not getattr(MessagePassing, name) for name in ("aggregate", "update"))

@@ -9,6 +9,7 @@ from torch_geometric import nn
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.portable_dropout import dropout_state
 
 WHOLE = make_whole()
 #: torch's compiler looks at each tensor's, and makes an autograd function to look at it.
@@ -40,6 +41,27 @@ def test_a_compiled_model_is_trained_and_evaluated(kind: type[torch.nn.Module], 
             with torch.set_grad_enabled(training):
                 found = model.train(training)(rows, part.edge_index)
                 torch.testing.assert_close(found, alone.train(training)(rows, WHOLE.edge_index)[part.owned])
+
+    torch._dynamo.reset()
+    on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("kind", [nn.GCN, nn.GAT, nn.GATv2Conv, nn.TransformerConv])
+def test_a_compiled_model_drops_the_same(kind: Any) -> None:
+    """Rows of nodes, and edges in attention: the losses are those of the model without the compiler."""
+
+    def work(part: GraphPart) -> None:
+        rows, is_model = part.x.float(), issubclass(kind, nn.models.basic_gnn.BasicGNN)
+        torch.manual_seed(0)
+        model: Any = distribute(kind(8, 4, 2, 3, dropout=0.5) if is_model else kind(8, 4, 2, dropout=0.5), part)
+        found = []
+        for backend in ("", "eager"):
+            if backend:
+                model.compile(backend=backend)
+            dropout_state(model, {"seed": 5, "forward": 1})
+            found.append(model(rows, part.edge_index))
+        assert torch.equal(*found)
+        assert not torch.equal(found[0], model(rows, part.edge_index)), "nothing was dropped"
 
     torch._dynamo.reset()
     on_parts(WHOLE, 1, work)
