@@ -3,13 +3,14 @@
 import compileall
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 #: --oversubscribe: parity.py runs 4 ranks on 2 cores. Open MPI then leaves every rank all of them.
@@ -18,6 +19,29 @@ LINE = [MPIRUN, "--oversubscribe", "-n"]
 BOUND_LINE = [MPIRUN, "-n"]
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 SHARED = Path(__file__).parents[2] / "shared" / "datasets"
+
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+class Change(NamedTuple):
+    """A text in a file of models/, and what stands in its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+def changed_sources(folder: Path, changes: Iterable[Change]) -> Path:
+    """Return a copy of models/ in *folder* with *changes*: a run finds it first on PYTHONPATH."""
+    copy = folder / "models"
+    shutil.copytree(MODELS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, old, new in changes:
+        text = (copy / file).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file}: {old!r} stands there {text.count(old)} times"
+        (copy / file).write_text(text.replace(old, new), encoding="utf-8")
+    compileall.compile_dir(copy, quiet=1)
+    return copy
 
 
 def bytes_of_part(folder: Path, rank: int) -> int:
@@ -62,10 +86,13 @@ def execute(line: list[str], deadline: float, **changed: str) -> str:
     return done.stdout
 
 
-def train(ranks: int, *options: str, line: Sequence[str] = LINE, deadline: float = 900.0) -> dict[str, Any]:
-    """Run the GCN on *ranks* ranks, and return its result.json."""
+def train(
+    ranks: int, *options: str, line: Sequence[str] = LINE, deadline: float = 900.0, sources: Path = MODELS
+) -> dict[str, Any]:
+    """Run the GCN on *ranks* ranks, with the *sources* of the models, and return its result.json."""
     with tempfile.TemporaryDirectory() as folder:
-        execute([*line, str(ranks), *UNILAUNCH, "run", "--output-dir", folder, *options], deadline)
+        command = [*line, str(ranks), *UNILAUNCH, "run", "--output-dir", folder, *options]
+        execute(command, deadline, PYTHONPATH=str(sources))
         result: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
     return result
 

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     chosen = parser.parse_args()
-    graph = _few_trained(make_graph(chosen.folder, chosen.nodes), chosen.share)
+    graph = few_trained(make_graph(chosen.folder, chosen.nodes), chosen.share)
     checkouts, kept = {"this": None, "other": chosen.other}, True
     data = ["--dataset", str(graph), "--partition-dir", str(chosen.folder / "parts"), "--no-normalize-features"]
     for dropout in ("0", "0.5"):
@@ -51,7 +51,7 @@ def main() -> int:
     return 0 if kept else 1
 
 
-def _few_trained(graph: Path, share: float) -> Path:
+def few_trained(graph: Path, share: float) -> Path:
     """Write the graph with other training nodes, once, and return its path."""
     path = graph.with_name(f"{graph.stem}-{share:g}.npz")
     if not path.exists():

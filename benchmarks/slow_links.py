@@ -11,7 +11,6 @@ the ratios in a round. Bound: at most 0.8 of the time of rows where the link dec
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
 import tempfile
@@ -22,11 +21,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from cluster.hosts import Cluster
 from graphs import make_graph
-from mpirun import MPIRUN, SHARED, UNILAUNCH, execute, verdict
+from mpirun import MODELS, MPIRUN, SHARED, UNILAUNCH, Change, changed_sources, execute, verdict
 
-MODELS = Path(__file__).parents[1] / "models"
-#: The line of cover.py that says how many edges are searched, and what stands in its place in the copy.
-LIMIT, NONE = "MOST_EDGES = 1 << 23", "MOST_EDGES = 0"
+NO_COVER = Change("unilaunch_graph/exchange/cover.py", "MOST_EDGES = 1 << 23", "MOST_EDGES = 0")
 EPOCHS, HIDDEN = "12", "64"
 WAYS = ("rows", "covered")
 BOUND, DECIDES, SAVES = 0.8, 1.5, 0.8
@@ -53,7 +50,7 @@ def main() -> int:
     print(f"{'':13} hosts  Mbit/s  {'MB rows':>9} {'covered':>9} {'s/epoch':>9} {'covered':>9}  of rows", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sources = _without_covers(folder)
+        sources = changed_sources(folder, [NO_COVER])
         for graph in chosen.graphs:
             dataset = _source(graph, chosen.folder)
             for hosts in chosen.hosts:
@@ -77,17 +74,6 @@ def _source(graph: str, folder: Path) -> str:
     if graph == "communities":
         return str(make_graph(folder))
     return graph if graph == "cora" else str(SHARED / "graphs" / f"{graph}.npz")
-
-
-def _without_covers(folder: Path) -> Path:
-    """Return a copy of the sources in which rows alone are exchanged."""
-    copy = folder / "models"
-    shutil.copytree(MODELS, copy)
-    path = copy / "unilaunch_graph" / "exchange" / "cover.py"
-    text = path.read_text(encoding="utf-8")
-    assert text.count(LIMIT) == 1, f"{path} has no line {LIMIT}"
-    path.write_text(text.replace(LIMIT, NONE), encoding="utf-8")
-    return copy
 
 
 def _measure(cluster: Cluster, data: list[str], sources: Path, rounds: int) -> dict[str, list[Epochs]]:

@@ -1,0 +1,174 @@
+"""What an epoch loses without each mechanism that exists for speed alone.
+
+    python benchmarks/mechanisms.py [--rounds 3] [--only NAME ...] [--folder DIR]
+
+Each row runs a copy of these sources in which one mechanism is switched off, beside the sources as they are, on 2 ranks
+of one thread: the GCN of epoch.py without dropout, with dropout 0.5, the latter in bfloat16, the latter with 8 % of the
+nodes in training, and Cora. All in turn, round after round; a figure is the median, over the rounds, of the time of an
+epoch without the mechanism / with it. Where nothing changes the copy is not run: bfloat16 has no portable sum of words.
+Bound: a mechanism loses 5 % somewhere; what loses less on two processors is removed.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from epoch import OPTIONS
+from graphs import make_graph
+from mpirun import BOUND_LINE, MODELS, SHARED, Change, changed_sources, train, verdict
+from pruning import few_trained
+
+EPOCHS = "10"
+#: The least that an epoch must lose.
+LEAST = 1.05
+NATIVE = "unilaunch_graph/kernels/native.py"
+IMPORT = Change(NATIVE, "import IDENTITY, NOTHING,", "import IDENTITY, NOTHING, PortableKernels,")
+NO_C = Change("unilaunch_graph/kernels/choice.py", "_MANY = 1 << 17", "_MANY = 1 << 62")
+NO_FBGEMM = Change("unilaunch_graph/kernels/choice.py", 'return "torch" in sys.modules or', "return False and")
+
+
+class Mechanism(NamedTuple):
+    """Something that makes an epoch faster.
+
+    Attributes:
+        lines: Of its code; what it needs of others is not counted.
+        settings: Where it can matter.
+        changes: What switches it off.
+        among: What is switched off in both runs.
+    """
+
+    lines: int
+    settings: tuple[str, ...]
+    changes: tuple[Change, ...]
+    among: tuple[Change, ...] = ()
+
+
+def _portable(before: str, call: str) -> tuple[Change, ...]:
+    """Return the changes by which a method of the kernels in C calls the portable one before a line of its own."""
+    return IMPORT, Change(NATIVE, before, f"        return PortableKernels(self.dtype).{call}\n{before}")
+
+
+_LARGE = ("plain", "dropout")
+MECHANISMS = {
+    "kernels in C": Mechanism(1160, (*_LARGE, "bfloat16", "few"), (NO_C,)),
+    "dense product in C": Mechanism(
+        530,
+        (*_LARGE, "few"),
+        (
+            *_portable("        left, mask = left if isinstance(left, Masked)", "product(left, right, epilogue)"),
+            Change(NATIVE, "        return Masked(array, words)", "        return self.drop_out(array, words)"),
+        ),
+    ),
+    "sparse product in C": Mechanism(
+        110,
+        (*_LARGE, "few"),
+        (Change("unilaunch_graph/operators/row_blocks.py", "if isinstance(kernels", "if 0 and isinstance(kernels"),),
+    ),
+    "pass_positive in C": Mechanism(
+        20, _LARGE, _portable("        rows, gradient = np.ascontig", "pass_positive(rows, gradient, scale)")
+    ),
+    "dropout in C": Mechanism(
+        40,
+        ("dropout", "few"),
+        _portable("        rows, out = np.ascontig", "drop_out(np.maximum(rows, 0) if relu else rows, words)"),
+    ),
+    "finish in C": Mechanism(
+        30, _LARGE, _portable("        own, words = (None, own)", "finish(out, own, loops, left, then)")
+    ),
+    "scale_rows in C": Mechanism(
+        15, _LARGE, _portable("        self._scale(self.library.scale_rows", "scaled(rows, factors)")
+    ),
+    "FBGEMM, where there is no C": Mechanism(60, (*_LARGE, "cora"), (NO_FBGEMM,), (NO_C,)),
+    "shared memory": Mechanism(
+        174,
+        (*_LARGE, "cora"),
+        (
+            Change(
+                "unilaunch_graph/exchange/halo.py",
+                "self.shared = share_buffers(",
+                "self.shared = None and share_buffers(",
+            ),
+        ),
+    ),
+    "pruning": Mechanism(
+        278,
+        ("few", "cora"),
+        (Change("unilaunch_graph/partition/reach.py", "return 0 < 2 * num_reached <= num_nodes", "return False"),),
+    ),
+}
+
+
+def main() -> int:
+    """Measure, print the table, and return 0 if each mechanism earns its lines here."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=list(MECHANISMS), choices=list(MECHANISMS))
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
+    chosen = parser.parse_args()
+    settings, kept = _settings(chosen.folder), True
+    print(f"{'':28} {'lines':>5}  " + "  ".join(f"{name:>9}" for name in settings), flush=True)
+    for name in chosen.only:
+        mechanism = MECHANISMS[name]
+        with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+            without = changed_sources(Path(first), mechanism.changes + mechanism.among)
+            with_it = changed_sources(Path(second), mechanism.among) if mechanism.among else MODELS
+            lost = {
+                setting: _lost(options, without, with_it, chosen.rounds)
+                for setting, options in settings.items()
+                if setting in mechanism.settings
+            }
+        row = "  ".join(f"{lost[setting]:9.3f}" if setting in lost else f"{'':9}" for setting in settings)
+        print(f"{name:28} {mechanism.lines:5}  {row}", flush=True)
+        kept &= verdict(f"{name}: without / with", max(lost.values()), LEAST, at_most=False)
+    return 0 if kept else 1
+
+
+def _settings(folder: Path) -> dict[str, list[str]]:
+    """Return the options of each training by its name."""
+    graph = make_graph(folder)
+    large, few = (_data(one, folder) for one in (graph, few_trained(graph, 0.08)))
+    return {
+        "plain": [*large, *OPTIONS, "--dropout", "0"],
+        "dropout": [*large, *OPTIONS, "--dropout", "0.5"],
+        "bfloat16": [*large, *OPTIONS, "--dropout", "0.5", "--precision", "bfloat16"],
+        "few": [*few, *OPTIONS, "--dropout", "0.5"],
+        "cora": [
+            "--dataset",
+            "cora",
+            "--data-dir",
+            str(SHARED),
+            "--partition-dir",
+            str(folder / "parts"),
+            "--threads",
+            "1",
+        ],
+    }
+
+
+def _data(graph: Path, folder: Path) -> list[str]:
+    return ["--dataset", str(graph), "--partition-dir", str(folder / "parts"), "--no-normalize-features"]
+
+
+def _lost(options: list[str], without: Path, with_it: Path, rounds: int) -> float:
+    """Return the time of an epoch without the mechanism, of that with it."""
+    ratios = []
+    for _ in range(rounds):
+        taken = []
+        for sources in (without, with_it):
+            result = _train(options, sources)
+            taken.append(result["seconds_per_epoch"])
+        ratios.append(taken[0] / taken[1])
+    return statistics.median(ratios)
+
+
+def _train(options: list[str], sources: Path) -> dict[str, Any]:
+    words = ["--backend", "torch", *options]
+    epochs = "200" if "cora" in options else EPOCHS
+    return train(2, *words, "--epochs", epochs, "--eval-every", epochs, line=BOUND_LINE, sources=sources)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
