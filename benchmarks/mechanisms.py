@@ -161,7 +161,7 @@ def _lost(options: list[str], without: Path, with_it: Path, rounds: int) -> floa
             result = _train(options, sources)
             taken.append(result["seconds_per_epoch"])
         ratios.append(taken[0] / taken[1])
-    return statistics.median(ratios)
+    return float(statistics.median(ratios))
 
 
 def _train(options: list[str], sources: Path) -> dict[str, Any]:

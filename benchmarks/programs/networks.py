@@ -71,7 +71,7 @@ def make_tutorial_layer(width: int, out: int) -> torch.nn.Module:
     from torch_geometric.nn import MessagePassing
     from torch_geometric.utils import add_self_loops, degree
 
-    class Layer(MessagePassing):
+    class Layer(MessagePassing):  # type: ignore[misc]  # PyG ships no types
         def __init__(self) -> None:
             super().__init__(aggr="add")
             self.linear = torch.nn.Linear(width, out)
