@@ -42,7 +42,7 @@ ELSEWHERE = {
     "unilaunch status": "tests/jobs/test_looking_in.py",
 }
 #: What starts ranks for the pages' own sake; a `launch` that a page shows further down is only planned.
-STARTED = ("mpirun ", "unilaunch launch --hostfile hosts --max-restarts")
+STARTED = ("mpirun ", "unilaunch launch --hostfile hosts train.py")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ENVIRON = {
     **AS_ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_DATA": "data",
