@@ -24,7 +24,7 @@ _END = b"whole"
 
 @cache
 def load_library(
-    source: Path = _KERNELS, without: str | None = "numpy and FBGEMM train, which is slower"
+    source: Path = _KERNELS, without: str | None = "numpy and SciPy or FBGEMM train, which is slower"
 ) -> ctypes.CDLL | None:
     """Return a file's functions; None without a compiler or a folder of this user alone.
 
