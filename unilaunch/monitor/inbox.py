@@ -257,14 +257,11 @@ class Inbox:
         """The ranks whose host does not answer."""
         return [rank for rank, seen in self.ranks.items() if seen.lost is Cause.LOST_HOST]
 
-    def request_stacks(self, *, native: bool = False) -> None:
-        """Request the stacks of all ranks, and forget earlier ones; *native* as in `ShowStacks`.
-
-        The ranks may have gone on since those.
-        """
+    def request_stacks(self) -> None:
+        """Request the stacks of all ranks, and forget earlier ones: the ranks may have gone on."""
         for seen in self.ranks.values():
             seen.stack = None
-        self.tell_all(messages.ShowStacks(native))
+        self.tell_all(messages.ShowStacks())
 
     def stacks(self) -> tuple[dict[int, messages.Stack], set[int]]:
         """Return the stacks that have arrived, by rank, and the ranks whose stacks can still arrive."""
