@@ -59,15 +59,15 @@ def test_processors_are_shared_out(tmp_path: Path) -> None:
 
 
 def test_variables_and_folder_of_the_ranks(tmp_path: Path) -> None:
-    """As under mpirun: -x, which wins over the shell, and --cwd; also a variable that Python reads at its start."""
+    """As under mpirun: -x, which wins over the shell, and --cwd; also what Python reads at its start, and PATH."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "train.py").write_text(
-        "import os, sys\nprint(sys.flags.hash_randomization, os.getcwd(), os.environ['A'])\n"
+        "import os, sys\nprint(sys.flags.hash_randomization, os.getcwd(), os.environ['A'], os.environ['PATH'])\n"
     )
     job = _launch(
-        "-n 2 --console all -x PYTHONHASHSEED=0 -x A=b --cwd below below/train.py", tmp_path, A="shell"
+        "-n 2 --console all -x PYTHONHASHSEED=0 -x A=b -x PATH=/there --cwd below below/train.py", tmp_path, A="shell"
     ).check()
-    assert job.stdout.splitlines() == [f"0 {tmp_path / 'below'} b"] * 2
+    assert job.stdout.splitlines() == [f"0 {tmp_path / 'below'} b /there"] * 2
 
 
 def test_lines_behind_the_rank(tmp_path: Path) -> None:
