@@ -76,7 +76,7 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
         SpecError: An option is wrong, or the plan cannot be written in this form.
         PluginError: There is no such form, or no such model or backend.
     """
-    form: JobFile = plugins.make(plugins.JOB_FILES, "job file", kind)
+    form: JobFile = plugins.make(plugins.JOB_FILES, kind)
     options = validate(form.options, given.get("job_file", {}), {})
     machine = form.machine(options)
     task = read_task(LaunchSpec, {name: given[name] for name in given if name != "job_file"}, environ, machine)

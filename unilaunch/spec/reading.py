@@ -204,7 +204,7 @@ def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> Mapping[str
 
 def _launchers() -> Iterable[Any]:
     """Return the launchers as plug-ins: their package is above this one."""
-    return plugins.make_all(plugins.LAUNCHERS, "launcher").values()
+    return plugins.make_all(plugins.LAUNCHERS).values()
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
