@@ -15,6 +15,8 @@ from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError
 from unilaunch.interfaces.agreement import agree, attempt
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.launchers.direct import Direct
+from unilaunch.launchers.launcher import SHORTEST_LIFE
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.rank import program
@@ -33,32 +35,31 @@ from unilaunch.version import __version__
 if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec
 
-#: mpirun can hang when many ranks end within a few tenths of a second of their start (Open MPI 4 and 5).
-SHORTEST_LIFE = 0.5
 #: Seconds to wait for the other ranks if this rank could not read its options.
 PATIENCE = 60.0
 #: Open files for each other rank: for the connections to rank 0, and for a model's data path.
 _FILES = 4
 
 
-def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], started: float, status: Status) -> int:
+def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], status: Status) -> int:
     """Run the rank that the launcher assigned, or the only rank without a launcher; return the exit code.
 
     Args:
         read_task: Reads and checks the task; raises UnilaunchError.
         environ: The process's environment.
-        started: When this process started, in seconds of `time.monotonic`.
         status: This rank's status channel.
     """
     _forget_launch()
     _end_at_once_when_interrupted()
     peers: Peers = Alone()
-    number = 0
+    number, stays_until = 0, time.monotonic() + SHORTEST_LIFE
     try:
         if launchers.is_helper(environ):
             return _schedule(read_task())
         found = launchers.detect(environ)
         number = found.rank
+        if found.launcher == Direct.title:  # no mpirun has started this rank
+            stays_until = 0.0
         if number == 0 and MONITOR not in environ and (line := describe_services(environ)):
             say(line)
         allow_files(_FILES * (found.size or 1))
@@ -80,11 +81,11 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         return do_task(rank)
     except UnilaunchError as error:
         _send_refusal(error, number, peers, status)
-        return _leave_late(error.exit_code, started)
+        return _leave_late(error.exit_code, stays_until)
     except Exception as error:  # noqa: BLE001  (a plug-in may raise any exception)
         traceback.print_exc()
         status.fail(error, 1)
-        return _leave_late(1, started)
+        return _leave_late(1, stays_until)
     finally:
         peers.leave()
 
@@ -147,6 +148,6 @@ def _send_refusal(error: UnilaunchError, number: int, peers: Peers, status: Stat
     status.fail(error, error.exit_code, together=together)
 
 
-def _leave_late(exit_code: int, started: float) -> int:
-    time.sleep(max(0.0, started + SHORTEST_LIFE - time.monotonic()))
+def _leave_late(exit_code: int, stays_until: float) -> int:
+    time.sleep(max(0.0, stays_until - time.monotonic()))
     return exit_code
