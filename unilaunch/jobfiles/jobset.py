@@ -4,7 +4,6 @@ A pod is a rank, or with --ranks-per-pod a node whose ranks one `launch` starts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -121,7 +120,6 @@ class TrainJob(JobSet):
         yield from pods.lines([runtime, job], pods.own_keys())
 
 
-@dataclass(frozen=True)
 class _Pods(k8s.Manifest):
     """The pods of a job of a JobSet, which find each other by the name of the first one.
 
