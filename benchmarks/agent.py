@@ -27,8 +27,7 @@ from unilaunch.spec.options import parse
 from unilaunch.spec.run_spec import RunSpec
 from unilaunch.spec.reading import read_task
 def read():
-    given = parse(sys.argv[1:]); del given["command"]
-    return read_task(RunSpec, given, dict(os.environ))
+    return read_task(RunSpec, parse(sys.argv[1:]), dict(os.environ))
 kept, other = socket.socketpair()
 sys.exit(run(read, dict(os.environ), Status(other, StatusPage())))
 """]  # fmt: skip

@@ -91,7 +91,7 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             from unilaunch.look.explain import explain
             from unilaunch.spec.run_spec import RunSpec
 
-            spec = _checked(RunSpec, _fields(arguments), environ, set(RunSpec.model_fields))
+            spec = _checked(RunSpec, _fields(arguments), environ)
             return _write(lambda: explain(spec, environ))
         case _:
             return _do_command(arguments, environ)
@@ -141,14 +141,8 @@ def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[Ru
     return read_task(RunSpec, _fields(arguments), environ)
 
 
-def _fields(arguments: Sequence[str]) -> dict[str, object]:
-    given = _parsed(arguments)
-    del given["command"]
-    return given
-
-
-def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options and the command that were typed; the help, if it was requested, is written to its end."""
+def _fields(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options that were typed, by field; the help, if it was requested, is written to its end."""
     from unilaunch.spec.options import parse
 
     return _write(lambda: parse(arguments))
@@ -225,9 +219,9 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     warnings.showwarning = say_warning
-    given = _parsed(arguments)
-    command = plugins.commands()[given.pop("command")]
-    options = _checked(command.spec, given, environ, set(command.spec.model_fields))
+    given = _fields(arguments)
+    command = plugins.commands()[arguments[0]]
+    options = _checked(command.spec, given, environ)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # names of files and output of ranks may have any encoding
     return _write(lambda: command.run(options))
@@ -262,8 +256,10 @@ def _write(run: Callable[[], T]) -> T:
     return value
 
 
-def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
-    """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
+def _checked(
+    kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str] = ()
+) -> "S":
+    """Return the options that were *given*; UNILAUNCH_ variables set those of *fields*, or of all, that were not."""
     from unilaunch.spec.reading import read_options
 
     _say_services(environ)

@@ -80,7 +80,7 @@ class Record:
     @override
     def __init_subclass__(cls, *, frozen: bool = True) -> None:
         super().__init_subclass__()
-        own = tuple(name for name, hint in cls.__annotations__.items() if get_origin(hint) is not ClassVar)
+        own = tuple(name for name, hint in cls.__annotations__.items() if cast("Any", get_origin(hint)) is not ClassVar)
         cls._fields = (*cls._fields, *own)
         setattr(cls, "__match_args__", cls._fields)  # noqa: B010  (type checkers make it themselves)
         cls._defaults = {**cls._defaults, **{name: vars(cls)[name] for name in own if name in vars(cls)}}

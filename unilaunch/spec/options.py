@@ -322,7 +322,7 @@ class Words(Record):
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the given values as text, by field, and the command under "command".
+    """Return the given values as text, by field.
 
     Raises:
         SpecError: The command line cannot be parsed, or has an unknown option.
@@ -336,7 +336,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     found = split(_line(command, words, options))
     if found.has(*_HELP):
         _show_help(command, found, options)
-    given = {"command": command, **_by_field(command, found.own, options)}
+    given = _by_field(command, found.own, options)
     if found.args:
         given["args"] = found.args
     _refuse_of_other_targets(command, found.target, given, " --" if "--" in words else "")

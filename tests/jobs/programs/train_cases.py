@@ -70,9 +70,7 @@ def _keep(folder: Path, training: "Training", part: "Part", rank: int) -> None:
 
 
 def _read(words: list[str]) -> Task[RunSpec]:
-    given = parse(words)
-    del given["command"]
-    return replace(read_task(RunSpec, given, dict(os.environ)), model=Cases())  # noqa: TID251
+    return replace(read_task(RunSpec, parse(words), dict(os.environ)), model=Cases())  # noqa: TID251
 
 
 def _run(status: Status) -> int:

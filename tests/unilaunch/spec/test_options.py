@@ -40,7 +40,6 @@ def _several(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read(words: list[str], **environ: str) -> dict[str, Any]:
     given = parse(["run", "several", "--backend", "torch", *words])
-    del given["command"]
     return dict(read_task(RunSpec, given, environ).options or {})
 
 
