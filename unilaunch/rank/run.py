@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from unilaunch import launchers
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
-from unilaunch.interfaces.agreement import agree, attempt
+from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.direct import Direct
@@ -65,15 +65,14 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         allow_files(_FILES * (found.size or 1))
         status.send(messages.Named(number, gethostname(), attempt_of(environ)))
         status.note(phase="meeting the other ranks" if found.one_host else MEETING_HOSTS)
-        task, refused = attempt(read_task)
+        task, refused = _read(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
         peers = _meet_others(found, environ, task, refused)
         found = complete(found, peers)
-        if task:
-            _, refused = attempt(lambda: _check(task, found))
-        agree(peers, refused)
-        rank = agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, status)
+        with together(peers):
+            task = _checked(task, refused, found)
+        rank = agree_on_rank(task, found, peers, environ, status)
         if rank.task.model:
             peers = join_mpi(found, peers)
             rank = replace(rank, peers=peers)
@@ -110,6 +109,14 @@ def _end_at_once_when_interrupted() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _read(read_task: "Callable[[], Task[RunSpec]]") -> "tuple[Task[RunSpec] | None, UnilaunchError | None]":
+    """Return the task, or the error why this rank has none: it meets the other ranks all the same, and tells them."""
+    try:
+        return read_task(), None
+    except UnilaunchError as error:
+        return None, error
+
+
 def _meet_others(
     found: LauncherInfo, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
 ) -> Peers:
@@ -124,10 +131,14 @@ def _meet_others(
         raise refused or error from None
 
 
-def _check(task: "Task[RunSpec]", found: LauncherInfo) -> None:
+def _checked(task: "Task[RunSpec] | None", refused: UnilaunchError | None, found: LauncherInfo) -> "Task[RunSpec]":
+    """Return the task; raise the error why this rank has none, or why it does not fit the ranks."""
+    if task is None:
+        raise cast("UnilaunchError", refused)
     task.check(found.size)
     if task.model and found.mpi and found.size != 1:
         mpi.check(found)
+    return task
 
 
 def _schedule(task: "Task[RunSpec]") -> int:
