@@ -124,7 +124,7 @@ def _visit(
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
     with (
-        Inbox(listening.listener, listening.secret, request.host_timeout) as inbox,
+        Inbox(listening) as inbox,
         tempfile.TemporaryFile("w+", errors="replace") as console,
         tempfile.NamedTemporaryFile("w", prefix="unilaunch-hosts-") as hostfile,
         _token() as token,
@@ -137,7 +137,7 @@ def _visit(
         line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
         with subprocess.Popen(
-            line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
+            line, env={**request.environ, MONITOR: inbox.where}, stdin=subprocess.DEVNULL, stdout=console,
             stderr=subprocess.STDOUT, start_new_session=True,
         ) as process:  # fmt: skip
             seconds = DEADLINE + (_MEASURING * len(hosts) if measures else 0.0)
