@@ -139,7 +139,9 @@ def test_a_job_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_restart_is_another_attempt(tmp_path: Path) -> None:
     """Of the same ranks, which learn how often the job was started."""
     (tmp_path / "train.py").write_text(
-        "import os, sys\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('attempt', attempt)\n"
+        "import os, sys, time\nfrom pathlib import Path\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print('attempt', attempt)\nsaid = Path('said.' + attempt)\nif os.environ['RANK'] == '0': said.touch()\n"
+        "while not said.exists(): time.sleep(0.05)\n"  # a failure ends rank 0, even before it has printed
         "if attempt < '2' and os.environ['RANK'] == '1': sys.exit(3)\n"
     )
     job = _launch("-n 2 --max-restarts 2 train.py", tmp_path).check()
