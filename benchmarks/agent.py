@@ -19,8 +19,7 @@ from mpirun import UNILAUNCH, execute, verdict
 
 UNSUPERVISED = [sys.executable, "-c", """
 import gc; gc.disable()
-import os, socket, sys, time
-began = time.monotonic()
+import os, socket, sys
 from unilaunch.rank.status import Status
 from unilaunch.rank.status import StatusPage
 from unilaunch.rank.run import run
@@ -28,10 +27,9 @@ from unilaunch.spec.options import parse
 from unilaunch.spec.run_spec import RunSpec
 from unilaunch.spec.reading import read_task
 def read():
-    given = parse(sys.argv[1:]); del given["command"]
-    return read_task(RunSpec, given, dict(os.environ))
+    return read_task(RunSpec, parse(sys.argv[1:]), dict(os.environ))
 kept, other = socket.socketpair()
-sys.exit(run(read, dict(os.environ), began, Status(other, StatusPage())))
+sys.exit(run(read, dict(os.environ), Status(other, StatusPage())))
 """]  # fmt: skip
 #: A model would import its framework; a script can be nothing but its first line.
 SCRIPT = "import time\nprint(time.monotonic(), flush=True)\n"

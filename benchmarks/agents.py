@@ -139,7 +139,7 @@ def measure(number: int, *, failing: bool) -> tuple[list[Step], float]:
     """
     listening = listen([], several=False, host_timeout=15)
     steps: list[Step] = []
-    with simulated(listening.where, number) as tell, Inbox(listening.listener, listening.secret, 15) as inbox:
+    with simulated(listening.where, number) as tell, Inbox(listening) as inbox:
         gc.collect()
         memory = resident()
         monitor = Monitor(inbox, number, several=True, stall_timeout=DEADLINE, abort=True)

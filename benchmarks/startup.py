@@ -50,7 +50,7 @@ from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task
 given = parse(["launch", "probe", "--backend", "torch", "--output-dir", "OUTPUT"])
-for name in ("command", "dry_run", "json", "emit"):
+for name in ("dry_run", "json", "emit"):
     given.pop(name)
 print(encode_task(read_task(LaunchSpec, given, {})))
 """

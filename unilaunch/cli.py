@@ -4,13 +4,11 @@ import io
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
-from math import inf
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -30,12 +28,11 @@ T = TypeVar("T")
 
 def main() -> NoReturn:
     """Run the command of the command line, and exit."""
-    started = time.monotonic()
     environ = dict(os.environ)  # noqa: TID251  (the one place that reads it)
     _open_closed_outputs()
     try:
         _check_folder()
-        code = _do(sys.argv[1:], environ, started)
+        code = _do(sys.argv[1:], environ)
     except UnilaunchError as error:
         say(error)
         code = error.exit_code
@@ -75,10 +72,10 @@ def _check_folder() -> None:
         raise UnilaunchError("the current folder no longer exists: cd to another one") from None
 
 
-def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
+def _do(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     match arguments[0] if arguments else "":
         case "run" if not _wants_help(arguments):
-            return _supervise(arguments, environ, started)
+            return _supervise(arguments, environ)
         case "guard" if arguments[1:] and arguments[1].isdecimal():
             return _guard(arguments)
         case "launch":
@@ -94,8 +91,8 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             from unilaunch.look.explain import explain
             from unilaunch.spec.run_spec import RunSpec
 
-            spec = _checked(RunSpec, _fields(arguments), environ, set(RunSpec.model_fields))
-            return _write(lambda: explain(spec, environ, started))
+            spec = _checked(RunSpec, _fields(arguments), environ)
+            return _write(lambda: explain(spec, environ))
         case _:
             return _do_command(arguments, environ)
 
@@ -108,12 +105,12 @@ def _wants_help(arguments: Sequence[str]) -> bool:
     return asks_for_help(arguments)
 
 
-def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
+def _supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.agent.under_launcher import supervise
 
     if SPEC in environ:
         plugins.use_table(json.loads(environ[SPEC]).get("entry_points", {}))
-    return supervise(environ, partial(_be_rank, arguments, started))
+    return supervise(environ, partial(_be_rank, arguments))
 
 
 def _guard(arguments: Sequence[str]) -> int:
@@ -122,15 +119,14 @@ def _guard(arguments: Sequence[str]) -> int:
     from unilaunch.rank import run  # noqa: F401  (every rank needs it)
     from unilaunch.spec import task  # noqa: F401  (the same)
 
-    # -inf: no mpirun starts these ranks, which could hang if they exit soon after their start.
-    return serve(arguments[1:], partial(_rank_task, ()), lambda args, status: _be_rank(args, -inf, status))
+    return serve(arguments[1:], partial(_rank_task, ()), _be_rank)
 
 
-def _be_rank(arguments: Sequence[str], started: float, status: "Status") -> int:
+def _be_rank(arguments: Sequence[str], status: "Status") -> int:
     from unilaunch.rank.run import run  # the agent does not need the rank's imports
 
     environ = dict(os.environ)  # noqa: TID251  (in a rank of a direct start: its own one)
-    return run(lambda: _rank_task(arguments, environ), environ, started, status)
+    return run(lambda: _rank_task(arguments, environ), environ, status)
 
 
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
@@ -145,14 +141,8 @@ def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[Ru
     return read_task(RunSpec, _fields(arguments), environ)
 
 
-def _fields(arguments: Sequence[str]) -> dict[str, object]:
-    given = _parsed(arguments)
-    del given["command"]
-    return given
-
-
-def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options and the command that were typed; the help, if it was requested, is written to its end."""
+def _fields(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options that were typed, by field; the help, if it was requested, is written to its end."""
     from unilaunch.spec.options import parse
 
     return _write(lambda: parse(arguments))
@@ -229,9 +219,9 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     warnings.showwarning = say_warning
-    given = _parsed(arguments)
-    command = plugins.commands()[given.pop("command")]
-    options = _checked(command.spec, given, environ, set(command.spec.model_fields))
+    given = _fields(arguments)
+    command = plugins.commands()[arguments[0]]
+    options = _checked(command.spec, given, environ)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # names of files and output of ranks may have any encoding
     return _write(lambda: command.run(options))
@@ -266,8 +256,10 @@ def _write(run: Callable[[], T]) -> T:
     return value
 
 
-def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
-    """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
+def _checked(
+    kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str] = ()
+) -> "S":
+    """Return the options that were *given*; UNILAUNCH_ variables set those of *fields*, or of all, that were not."""
     from unilaunch.spec.reading import read_options
 
     _say_services(environ)

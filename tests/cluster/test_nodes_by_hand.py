@@ -90,11 +90,15 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
 
 
 def test_a_failure_on_the_other_node_ends_both_and_starts_again(cluster: Cluster, tmp_path: Path) -> None:
-    """Both nodes have its exit code; with --max-restarts both start their ranks again."""
+    """Both nodes have its exit code; with --max-restarts both start their ranks again, and how they ended is forgotten.
+
+    In the second attempt the ranks of node 0 end first: it waits for those of the other node.
+    """
     (tmp_path / "fail.py").write_text(
         "import os, sys, time\ncount = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))\n"
         "if os.environ['RANK'] == '3' and count == 0: sys.exit(7)\n"
-        "time.sleep(60 * (count == 0))\nprint('attempt', count)\n"
+        "node = int(os.environ['GROUP_RANK'])\ntime.sleep(2 * node if count else 60)\n"
+        "print('attempt', count, flush=True)\nif not node: os._exit(0)\n"
     )
     jobs = _start(cluster, ["fail.py"], tmp_path, SECRET)
     ended = [job.finish() for job in jobs]

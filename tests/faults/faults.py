@@ -71,8 +71,6 @@ class Fault:
 
 #: Seconds of --grace.
 GRACE = 0.5
-#: A shim's line: the OOM killer may choose the agent, and where that is the monitor mpirun alone tells of its ranks.
-_AGENT_KILLED = "the agent of this host was killed"
 #: Nobody has failed then.
 _BY_THE_USER = {"Ctrl-C", "Ctrl-C twice", "SIGUSR1", "grace cut short"}
 FAULTS = {
@@ -436,7 +434,7 @@ def _kept(cell: Cell, job: Finished) -> Iterator[str]:
         yield "a log line is lost"
     # An agent takes all ranks of its host along.
     named = "(all 3 )?rank" if cell.fault == "agent killed" and "one" in cell.place else f"rank {cell.rank} on"
-    if cell.loses_the_monitor or (cell.rank == 0 and "mpirun" in cell.place and _AGENT_KILLED in job.console):
+    if cell.loses_the_monitor:
         named = ""
     unnamed = cell.fault in _BY_THE_USER or FAULTS[cell.fault].code in {None, 0, 2, 124}
     if named and not unnamed and not re.search(f"unilaunch: {named}", job.console):

@@ -59,15 +59,15 @@ def test_processors_are_shared_out(tmp_path: Path) -> None:
 
 
 def test_variables_and_folder_of_the_ranks(tmp_path: Path) -> None:
-    """As under mpirun: -x, which wins over the shell, and --cwd; also a variable that Python reads at its start."""
+    """As under mpirun: -x, which wins over the shell, and --cwd; also what Python reads at its start, and PATH."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "train.py").write_text(
-        "import os, sys\nprint(sys.flags.hash_randomization, os.getcwd(), os.environ['A'])\n"
+        "import os, sys\nprint(sys.flags.hash_randomization, os.getcwd(), os.environ['A'], os.environ['PATH'])\n"
     )
     job = _launch(
-        "-n 2 --console all -x PYTHONHASHSEED=0 -x A=b --cwd below below/train.py", tmp_path, A="shell"
+        "-n 2 --console all -x PYTHONHASHSEED=0 -x A=b -x PATH=/there --cwd below below/train.py", tmp_path, A="shell"
     ).check()
-    assert job.stdout.splitlines() == [f"0 {tmp_path / 'below'} b"] * 2
+    assert job.stdout.splitlines() == [f"0 {tmp_path / 'below'} b /there"] * 2
 
 
 def test_lines_behind_the_rank(tmp_path: Path) -> None:
@@ -139,7 +139,9 @@ def test_a_job_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_restart_is_another_attempt(tmp_path: Path) -> None:
     """Of the same ranks, which learn how often the job was started."""
     (tmp_path / "train.py").write_text(
-        "import os, sys\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('attempt', attempt)\n"
+        "import os, sys, time\nfrom pathlib import Path\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print('attempt', attempt)\nsaid = Path('said.' + attempt)\nif os.environ['RANK'] == '0': said.touch()\n"
+        "while not said.exists(): time.sleep(0.05)\n"  # a failure ends rank 0, even before it has printed
         "if attempt < '2' and os.environ['RANK'] == '1': sys.exit(3)\n"
     )
     job = _launch("-n 2 --max-restarts 2 train.py", tmp_path).check()

@@ -142,8 +142,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read(line: str) -> dict[str, Any]:
     """Return every field that a line comes to."""
-    given = parse(shlex.split(line))
-    command = given.pop("command")
+    command, *_ = words = shlex.split(line)
+    given = parse(words)
     if command not in {"run", "launch"}:
         from unilaunch.interfaces import plugins
 

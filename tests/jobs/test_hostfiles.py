@@ -1,12 +1,10 @@
-"""The hostfiles that users copy are ones that mpirun reads; so are the rankfiles that `launch` writes."""
+"""The hostfiles that users copy are ones that mpirun reads."""
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, finish, unilaunch
+from jobs.mpirun import Launcher, finish
 from unilaunch.spec.hostfile import read_hostfile
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").iterdir())
@@ -49,15 +47,3 @@ def test_one_node_runs(openmpi5: Launcher, tmp_path: Path) -> None:
     for hostfile in (str(HOSTFILES[0].with_name("one_node")), "windows"):
         job = openmpi5.launch(2, ["--hostfile", hostfile, "--bind-to", "none", "--console", "all", "say.py"], tmp_path)
         assert job.check().stdout.count("there") == 2
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_rankfile_gives_a_rank_the_cores_of_its_threads(launcher: Launcher, tmp_path: Path) -> None:
-    """Started with the line that stands in it."""
-    options = ["-n", "1", "-H", "localhost:1", "--threads", "2", "--emit", "rankfile"]
-    text = unilaunch(["launch", *options], tmp_path).check().stdout
-    (tmp_path / "FILE").write_text(text)
-    words = text.splitlines()[1 if launcher.version < "5" else 2].removeprefix("# mpirun ").split()
-    program = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
-    job = finish([str(launcher.path), "--allow-run-as-root", *words, *program], tmp_path, None)
-    assert int(job.check().stdout) >= 2

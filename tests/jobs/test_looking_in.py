@@ -6,9 +6,7 @@ import re
 import stat
 import subprocess
 import sys
-import sysconfig
 import urllib.request
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -119,47 +117,6 @@ def test_a_bare_mpirun_can_be_looked_into(openmpi5: Launcher, tmp_path: Path) ->
         code, stacks = _ask(tmp_path, "stacks", "--full")
         assert (code, "straggling.py" in stacks) == (0, True)
         stop.touch()
-
-
-#: Stands in a function of C, below one of Python's, until the file "stop" is there.
-NATIVE = """
-import ctypes, os
-libc = ctypes.CDLL(None)
-def below_python():
-    while not os.path.exists("stop"):
-        libc.usleep(100_000)
-below_python()
-"""
-
-
-def test_py_spy_shows_the_frames_of_c(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Both ranks stand in one place: the C function that the script calls, and the script's below it."""
-    (tmp_path / "native.py").write_text(NATIVE)
-    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *openmpi5.options, "native.py"]
-    with _running(line, tmp_path):
-        _await(lambda: {rank["phase"] for rank in _status(tmp_path)["ranks"]} == {"program"})
-        inside = re.compile(r"^ranks 0-1: .*usleep.*below_python \(native\.py:\d\)", re.MULTILINE)
-        _await(lambda: inside.search(told := _ask(tmp_path, "stacks", "--native")[1]) and told)
-        _, full = _ask(tmp_path, "stacks", "--native", "--full")
-        assert re.search(r"^    Process \d+: .*unilaunch run", full, re.MULTILINE)
-        assert "libffi" in full
-        (tmp_path / "stop").touch()
-
-
-def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> None:
-    """A line says so, and the job goes on."""
-    venv.create(tmp_path / "env", symlinks=True)
-    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    (site / "others.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    (tmp_path / "env" / "bin" / "py-spy").touch()
-    (tmp_path / "wait.py").write_text("import os, time\nwhile not os.path.exists('stop'): time.sleep(0.1)\n")
-    python = str(tmp_path / "env" / "bin" / "python")
-    line = [python, "-m", "unilaunch", "launch", "-n", "2", *openmpi5.options, "wait.py"]
-    with _running(line, tmp_path):
-        _await(lambda: {rank["phase"] for rank in _status(tmp_path)["ranks"]} == {"program"})
-        _, stacks = _ask(tmp_path, "stacks", "--native")
-        assert "py-spy cannot be started: Permission denied, in phase 'program'" in stacks
-        (tmp_path / "stop").touch()
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:
     job = _launch(["--emit", "listing", *words], tmp_path, variables).check()
     assert job.stdout == "  rank 0: a cpu\n  rank 1: b cpu\n"
     assert "--indent" in _launch(["--emit", "listing", "--help"], tmp_path, variables).check().stdout
-    refused = _launch(["--emit", "rankfile", *words], tmp_path, variables)
+    refused = _launch(["--emit", "mpijob", *words], tmp_path, variables)
     assert "--indent: only --emit listing takes it" in refused.refusal()
     assert re.search(r"--emit KIND[^-]*\blisting\b", _launch(["--help"], tmp_path, variables).check().stdout)
 

@@ -68,4 +68,4 @@ def test_exceptions_and_base_classes_are_public() -> None:
     groups = (plugins.BACKENDS, plugins.COMMANDS, plugins.JOB_FILES, plugins.LAUNCHERS,
               plugins.MODELS)  # fmt: skip
     for group, base in zip(groups, public, strict=True):
-        assert all(isinstance(one, base) for one in plugins.make_all(group, "plug-in").values())
+        assert all(isinstance(one, base) for one in plugins.make_all(group).values())

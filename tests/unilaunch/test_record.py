@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -17,8 +18,9 @@ class Point(Record):
 
 
 class Named(Point):
-    """A record with one more field."""
+    """A record with one more field, and with something that all have."""
 
+    kind: ClassVar[str] = "of points"
     name: str = "?"
 
 

@@ -6,6 +6,7 @@ from unilaunch.agent.rank_process import RankProcess
 from unilaunch.errors import InputError
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
+from unilaunch.monitor.connection import Listening
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import Monitor
@@ -23,7 +24,8 @@ class OwnMonitor:
     def __init__(self, rank: RankProcess, how: messages.BeMonitor) -> None:
         allow_files(_FILES * how.size)
         self.rank = rank
-        self.inbox = Inbox(socket.socket(fileno=rank.listener), bytes.fromhex(how.secret), how.host_timeout)
+        listener = socket.socket(fileno=rank.listener)
+        self.inbox = Inbox(Listening(listener, bytes.fromhex(how.secret), how.host_timeout))
         self.monitor = Monitor(
             self.inbox,
             how.size,

@@ -70,7 +70,6 @@ def adopt_orphans() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

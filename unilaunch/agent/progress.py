@@ -40,10 +40,7 @@ class ProgressTeller:
         self.looked_at = self.seen_at = self.sent_at = 0.0
         self.written = 0  # bytes that the rank had written when it last was in no wait for others
         self.seen: object = None  # the newest state
-        self.sent: object = None  # the newest progress that was sent
-        self.sent_pace: object = None
-        self.sent_phase: object = None
-        self.sent_calls = 0
+        self.sent: tuple[object, object, object] = (None, None, None)  # of the last message: phase, state and pace
 
     @property
     def doing(self) -> dict[str, JsonValue]:
@@ -59,15 +56,14 @@ class ProgressTeller:
         calls, kinds, names = read_calls(self.page.calls)
         if not waits:
             self.written = self.output.arrived
-        current, phase = (count, self.written, waits), facts.get("phase")
+        phase, current, moved = facts.get("phase"), (count, self.written, waits), (pace, calls)
         if (current, pace.steps, calls) != self.seen:
             self.seen_at, self.seen = now, (current, pace.steps, calls)
-        changed = 0.0 if phase != self.sent_phase else _TELL  # if this agent is killed, the newest phase is known
-        has_moved = (pace, calls) != (self.sent_pace, self.sent_calls)
-        pause = changed if current != self.sent else _TELL_PACE if has_moved else _TELL_MEMORY
-        if now - self.sent_at >= pause or (last and (has_moved or current != self.sent)):
-            self.sent_at, self.sent, self.sent_pace, self.sent_phase = now, current, pace, phase
-            self.sent_calls = calls
+        sent_phase, sent, sent_moved = self.sent
+        changed = 0.0 if phase != sent_phase else _TELL  # if this agent is killed, the newest phase is known
+        pause = changed if current != sent else _TELL_PACE if moved != sent_moved else _TELL_MEMORY
+        if now - self.sent_at >= pause or (last and (phase, current, moved) != self.sent):
+            self.sent_at, self.sent = now, (phase, current, moved)
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)

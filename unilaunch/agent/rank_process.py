@@ -17,7 +17,7 @@ from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output, Stream
 from unilaunch.agent.processes import Loop, can_be_read, kill_children, processor_wait
 from unilaunch.agent.progress import ProgressTeller, Usage
-from unilaunch.agent.stack_reader import NEVER, StackReader, read_native
+from unilaunch.agent.stack_reader import NEVER, StackReader
 from unilaunch.errors import REQUEUE
 from unilaunch.folder.failure import Cause, Failure, describe_exit, split_phase
 from unilaunch.folder.files import add_event, write_failure
@@ -207,8 +207,8 @@ class RankProcess:
     def obey(self, order: messages.Message) -> None:
         """Apply an order of the monitor; work that takes time is done in the agent's loop."""
         match order:
-            case messages.ShowStacks():
-                self._show_stacks(native=order.native)
+            case messages.ShowStacks() if self.is_running:
+                self.stacks.begin(self.pid)
             case messages.Input(data) if self.input:
                 self.input.take(a2b_base64(data))
             case messages.PassSignal(number) if not self._has_just_got(number, _ECHO_OF_LAUNCH):
@@ -230,14 +230,6 @@ class RankProcess:
     def _resize(self, order: messages.Resize) -> None:
         if self.is_running and self.channel.resize(order.windows):
             self.signal(signal.SIGWINCH)  # a terminal tells only the session whose own it is
-
-    def _show_stacks(self, *, native: bool) -> None:
-        if not self.is_running:
-            return
-        if native:
-            read_native(self.pid, self.loop, lambda text: self.tell(messages.Stack(text, self.progress.doing)))
-        else:
-            self.stacks.begin(self.pid)
 
     def end(self, why: Failure | None = None, grace: float = 0.0) -> None:
         """End the rank: SIGTERM, then SIGKILL if it still runs; SIGKILL at once if it has no handlers.

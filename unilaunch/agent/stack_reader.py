@@ -1,18 +1,11 @@
-"""Read the stacks of a rank: those that it writes into a pipe to its agent, and those that py-spy writes.
-
-A rank writes them at a signal that asks for it, or at a crash. py-spy, if it is installed, writes the frames of C and
-C++ too.
-"""
+"""Read the stacks that a rank writes into a pipe to its agent: at a signal that asks for it, or at a crash."""
 
 import os
-import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from unilaunch.agent.channel import STACKS
-from unilaunch.agent.processes import Loop, catches, state
+from unilaunch.agent.processes import catches, state
 from unilaunch.monitor.stacks import without_launcher
 
 NEVER = float("inf")
@@ -22,7 +15,6 @@ _BEGUN = 4.0
 _WRITTEN = 0.3
 #: How faulthandler's text on a crash begins.
 _CRASH = b"Fatal Python error: "
-_LARGEST = 1 << 20  # bytes of one rank's stacks from py-spy
 
 
 class StackReader:
@@ -81,55 +73,3 @@ class StackReader:
         self.due = NEVER
         silent = f"no answer in {_BEGUN:g} s (process state {state(self.pid) or 'ended'})"
         return self.text.decode(errors="replace") or silent
-
-
-def read_native(pid: int, loop: Loop, tell: Callable[[str], None]) -> None:
-    """Start py-spy on the process *pid*; when py-spy has ended, *tell* is called with its output."""
-    program = _find()
-    if program is None:
-        tell("no py-spy on this host: pip install py-spy")
-        return
-    try:
-        reading = _start([program, "dump", "--native", "--pid", str(pid)])
-    except OSError as error:  # the agent must live on, and its ranks with it
-        tell(f"{program} cannot be started: {error.strerror}")
-        return
-    loop.watch(reading, _reader(reading, tell))
-
-
-def _start(line: list[str]) -> int:
-    """Start a program, and return the end of a pipe that has its output. The agent's loop reaps the process."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    outputs = [(os.POSIX_SPAWN_DUP2, writing, 1), (os.POSIX_SPAWN_DUP2, writing, 2)]
-    try:
-        os.posix_spawn(line[0], line, {"PATH": os.defpath}, file_actions=outputs)
-    except OSError:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
-    return reading
-
-
-def _find() -> str | None:
-    beside = Path(sys.executable).with_name("py-spy")
-    if beside.exists():
-        return str(beside)
-    from shutil import which
-
-    return which("py-spy")
-
-
-def _reader(pipe: int, done: Callable[[str], None]) -> Callable[[], bool]:
-    """Return a function that reads *pipe*; at the end of the pipe it calls *done* with the text and returns False."""
-    text = bytearray()
-
-    def read() -> bool:
-        data = os.read(pipe, 1 << 16)
-        text.extend(data[: _LARGEST - len(text)])
-        if not data:
-            os.close(pipe)
-            done(text.decode(errors="replace"))
-        return bool(data)
-
-    return read

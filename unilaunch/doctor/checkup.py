@@ -35,7 +35,7 @@ from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.machine.addresses import own_names
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
-from unilaunch.record import Record, replace
+from unilaunch.record import replace
 from unilaunch.spec.hostfile import Host, format_hostfile
 from unilaunch.spec.launch_spec import DoctorSpec
 from unilaunch.spec.variables import MONITOR
@@ -65,9 +65,8 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     mpirun.check(request, os.geteuid())
     summary, measured, well = "", None, list[str]()
     if reached:
-        answer = _visit(mpirun, request, reached, spec)
-        summary, measured = answer.summary, answer.measured
-        lines += answer.findings
+        found, summary, measured = _visit(mpirun, request, reached, spec)
+        lines += found
     if measured:
         slow = find_slow(measured)
         well = healthy(_without_faults(reached, lines), slow)
@@ -114,29 +113,18 @@ def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
         raise InputError(f"--healthy {path}: cannot be written: {error.strerror}") from None
 
 
-class _Answer(Record):
-    """What the probes told.
+def _visit(
+    mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: DoctorSpec
+) -> tuple[list[Finding], str, Measured | None]:
+    """Start the probes; return what is wrong or differs, a summary for a person, and what they have measured.
 
-    Attributes:
-        visits: The facts of each host.
-        findings: What is wrong or differs.
-        summary: Over which addresses the ranks connected, for a person.
-        measured: The measurements; None if some or all are missing.
+    Where some measurements are missing there are none.
     """
-
-    visits: list[HostFacts]
-    findings: list[Finding]
-    summary: str
-    measured: Measured | None
-
-
-def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: DoctorSpec) -> _Answer:
-    """Start the probes, and return their answers."""
     measures = spec.measure or spec.healthy is not None
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
     with (
-        Inbox(listening.listener, listening.secret, request.host_timeout) as inbox,
+        Inbox(listening) as inbox,
         tempfile.TemporaryFile("w+", errors="replace") as console,
         tempfile.NamedTemporaryFile("w", prefix="unilaunch-hosts-") as hostfile,
         _token() as token,
@@ -149,18 +137,17 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: Doctor
         line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
         with subprocess.Popen(
-            line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
+            line, env={**request.environ, MONITOR: inbox.where}, stdin=subprocess.DEVNULL, stdout=console,
             stderr=subprocess.STDOUT, start_new_session=True,
         ) as process:  # fmt: skip
             seconds = DEADLINE + (_MEASURING * len(hosts) if measures else 0.0)
             late = _listen(process, inbox, arrived, seconds)
         console.seek(0)
         said = [text.strip() for text in console if text.strip(" -\n")]
-    answer = _judge(inbox, hosts, arrived, said)
-    answer.findings.extend(diagnose(answer.visits))
-    if late and not any(finding.stops for finding in answer.findings):
-        answer.findings.append(_why_unfinished(inbox, hosts, seconds))
-    return answer
+    findings, summary, measured = _judge(inbox, hosts, arrived, said)
+    if late and not any(finding.stops for finding in findings):
+        findings.append(_why_unfinished(inbox, hosts, seconds))
+    return findings, summary, measured
 
 
 @contextmanager
@@ -202,7 +189,10 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
     return late
 
 
-def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str]) -> _Answer:
+def _judge(
+    inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str]
+) -> tuple[list[Finding], str, Measured | None]:
+    """Return what the probes' answers say, as `_visit` does; *said* is what mpirun has written."""
     answers, of_rank = _answers(inbox), _host_of_each(inbox, hosts)
     ranks = {name: rank for rank, name in of_rank.items()}
     visits, findings = [], []
@@ -236,7 +226,7 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
     is_whole = bool(answers) and len(hosts) == len(of_rank) == len(answers)
     if is_whole and all("measured" in answer for answer in answers.values()):
         measured = read_measured(of_rank, {rank: answer["measured"] for rank, answer in answers.items()})
-    return _Answer(visits, findings, _summary(visits, list(met.values())), measured)
+    return [*findings, *diagnose(visits)], _summary(visits, list(met.values())), measured
 
 
 def _answers(inbox: Inbox) -> dict[int, Any]:

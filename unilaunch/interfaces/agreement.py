@@ -49,16 +49,6 @@ def together(peers: Peers) -> Iterator[None]:
     agree(peers, refused)
 
 
-def attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
-    """Call *step*, and return its value and its error; one of the two is None."""
-    try:
-        return step(), None
-    except MixedCallsError:
-        raise
-    except UnilaunchError as error:
-        return None, error
-
-
 def alike(step: Callable[[], T]) -> T:
     """Call a step that has the same outcome on every rank, since all ranks have the same data.
 

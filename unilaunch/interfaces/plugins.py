@@ -12,7 +12,7 @@ from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from unilaunch.errors import PluginError, one_line
 
@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 
 Table = Mapping[str, Mapping[str, str]]
 
-#: Groups.
-LAUNCHERS = "unilaunch.launchers"
-BACKENDS = "unilaunch.backends"
-MODELS = "unilaunch.models"
-COMMANDS = "unilaunch.commands"
-JOB_FILES = "unilaunch.jobfiles"
-OBSERVERS = "unilaunch.observers"
+
+class Group(NamedTuple):
+    """A group of entry points: its name, and what its members are, for messages."""
+
+    name: str
+    kind: str
+
+
+LAUNCHERS = Group("unilaunch.launchers", "launcher")
+BACKENDS = Group("unilaunch.backends", "backend")
+MODELS = Group("unilaunch.models", "model")
+COMMANDS = Group("unilaunch.commands", "command")
+JOB_FILES = Group("unilaunch.jobfiles", "job file")
+OBSERVERS = Group("unilaunch.observers", "observer")
 _PREFIX = "unilaunch."
 #: Group, name and "module:object"; filled at the first use, or by `use_table`.
 _table: dict[str, Mapping[str, str]] = {}
@@ -38,7 +45,7 @@ _table: dict[str, Mapping[str, str]] = {}
 
 def models() -> "dict[str, Model]":
     """Return every installed model by name."""
-    return make_all(MODELS, "model")
+    return make_all(MODELS)
 
 
 def named_models(text: str = "") -> list[str]:
@@ -52,12 +59,12 @@ def load_model(name: str) -> "Model":
     Raises:
         PluginError: The model is not installed.
     """
-    return cast("Model", make(MODELS, "model", name))
+    return cast("Model", make(MODELS, name))
 
 
 def commands() -> "dict[str, Command]":
     """Return every command that a plug-in adds, by name."""
-    return make_all(COMMANDS, "command")
+    return make_all(COMMANDS)
 
 
 def load_observer(name: str) -> "Observer":
@@ -66,12 +73,12 @@ def load_observer(name: str) -> "Observer":
     Raises:
         PluginError: The observer is not installed.
     """
-    return cast("Observer", make(OBSERVERS, "observer", name))
+    return cast("Observer", make(OBSERVERS, name))
 
 
 def backends() -> "list[Backend]":
     """Return every backend in the order in which "auto" prefers them, even if its framework is not installed."""
-    loaded: dict[str, Backend] = make_all(BACKENDS, "backend")
+    loaded: dict[str, Backend] = make_all(BACKENDS)
     return sorted(loaded.values(), key=lambda backend: backend.order)
 
 
@@ -95,7 +102,7 @@ def load_backend(name: str, *, here: bool = True) -> "Backend":
             return backend
         ways = " or ".join(backend.install for backend in backends())
         raise PluginError(f"no framework is installed: {ways or 'and no backend either'}")
-    backend = cast("Backend", make(BACKENDS, "backend", name))
+    backend = cast("Backend", make(BACKENDS, name))
     if here and find_spec(backend.framework) is None:
         raise PluginError(f"backend {name!r} needs its framework: {backend.install}")
     return backend
@@ -129,39 +136,34 @@ def use_table(told: Table) -> None:
     _table.update(told)
 
 
-def names(group: str) -> list[str]:
+def names(group: Group) -> list[str]:
     """Return the names of a group, sorted; imports nothing."""
-    return sorted(table().get(group, {}))
+    return sorted(table().get(group.name, {}))
 
 
-def make(group: str, kind: str, name: str) -> Any:
-    """Return an instance of the class that an entry point names.
-
-    Args:
-        group: The group, for instance "unilaunch.models".
-        kind: What its members are, for messages, for instance "model".
-        name: The entry point.
+def make(group: Group, name: str) -> Any:
+    """Return an instance of the class that the entry point *name* names.
 
     Raises:
         PluginError: There is no such entry point, or it cannot be loaded.
     """
-    installed = table().get(group, {})
+    installed = table().get(group.name, {})
     if name not in installed:
-        raise PluginError(f"no {kind} {name!r}; installed: {', '.join(names(group)) or 'none'}")
+        raise PluginError(f"no {group.kind} {name!r}; installed: {', '.join(names(group)) or 'none'}")
     try:
         return _load(installed[name])()
     except Exception as error:  # a plug-in may raise any exception
-        where = installed[name]
-        raise PluginError(f"{kind} {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
+        fault = f"{group.kind} {name!r} ({installed[name]}) cannot be loaded: {type(error).__name__}: {error}"
+        raise PluginError(fault) from error
 
 
 @cache
-def make_all(group: str, kind: str) -> dict[str, Any]:
+def make_all(group: Group) -> dict[str, Any]:
     """Return an instance of each member of a group, by name; omit one that cannot be loaded, and print that once."""
     made = {}
     for name in names(group):
         try:
-            made[name] = make(group, kind, name)
+            made[name] = make(group, name)
         except PluginError as error:
             print(f"unilaunch: left out: {one_line(str(error))}", file=sys.stderr)  # noqa: T201
     return made

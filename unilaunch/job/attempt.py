@@ -60,22 +60,18 @@ class Caller(Record):
     stdin: int | None = None
 
 
-@contextmanager
-def listening(plan: Plan, key: bytes | None = None) -> Iterator[tuple[Inbox, str]]:
-    """Listen for the agents of a job, for all attempts; yield the inbox and the addresses to which agents connect.
+def open_inbox(plan: Plan, key: bytes | None = None) -> Inbox:
+    """Listen for the agents of a job, for all attempts.
 
     Args:
         plan: The plan of the job.
         key: The key of this start; None for a random one.
     """
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.request.several else []
-    timeout = plan.task.spec.host_timeout
-    heard = listen(hosts, several=plan.request.several, host_timeout=timeout, key=key)
-    with Inbox(heard.listener, heard.secret, timeout) as inbox:
-        yield inbox, heard.where
+    return Inbox(listen(hosts, several=plan.request.several, host_timeout=plan.task.spec.host_timeout, key=key))
 
 
-def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
+def run_attempt(plan: Plan, inbox: Inbox, caller: Caller, agents: DirectAgents) -> LaunchResult:
     """Start the job, show its output, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
@@ -84,8 +80,7 @@ def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: Di
 
     Args:
         plan: The plan of this attempt.
-        where: The addresses to which the agents connect, for MONITOR.
-        inbox: Their socket.
+        inbox: The agents' messages.
         caller: The process or thread that waits for the job.
         agents: Starts the agents of all attempts, if this is a direct start.
     """
@@ -107,7 +102,7 @@ def run_attempt(plan: Plan, where: str, inbox: Inbox, caller: Caller, agents: Di
         request, command = plan.request.started(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         windows = own_windows() if caller.attended and spec.console == "rank0" else NO_WINDOWS
-        environ = {**request.environ, MONITOR: where, SPEC: encode_task(task)}
+        environ = {**request.environ, MONITOR: inbox.where, SPEC: encode_task(task)}
         if isinstance(plan.starter, Mpirun):
             inbox.input = caller.stdin
             sizes = {WINDOWS: json.dumps(windows)} if any(windows) else {}

@@ -11,7 +11,7 @@ from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import login
-from unilaunch.job.attempt import Caller, listening, run_attempt
+from unilaunch.job.attempt import Caller, open_inbox, run_attempt
 from unilaunch.job.choice import DirectStart, as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.started import DirectAgents, GuardHandle
@@ -84,13 +84,13 @@ def run_attempts(plan: Plan, environ: Mapping[str, str], caller: Caller) -> Laun
     with (
         own_input(attended=caller.attended, inherited=is_direct) as stdin,
         closing(_agents(plan, environ, caller)) as agents,
-        listening(plan, agents.key) as (inbox, where),
+        open_inbox(plan, agents.key) as inbox,
         TemporaryDirectory(prefix="unilaunch-") as folder,
     ):
         restarts, caller = 0, replace(caller, stdin=stdin)
         while True:
             inbox.begin(restarts)
-            result = run_attempt(plan, where, inbox, caller, agents)
+            result = run_attempt(plan, inbox, caller, agents)
             result = _explained(result, plan, caller)
             agents.exit_code = result.returncode
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from unilaunch.launchers.mpirun import Mpirun, Request, Starter
 from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import visible_devices
 from unilaunch.overriding import override
+from unilaunch.record import Record, field, replace
 from unilaunch.spec.hostfile import Host
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.mpi_programs import LIBRARIES, find_import
@@ -32,8 +32,7 @@ _OF_THE_START = {"nnodes", "node_rank", "max_restarts", "grace", "cwd", "bind_to
 _GRAPHS = frozenset({"unilaunch_graph"})
 
 
-@dataclass(frozen=True)
-class _Need:
+class _Need(Record):
     """Why a job gets an mpirun.
 
     Attributes:
@@ -133,7 +132,6 @@ def _need_of_program(task: Task[LaunchSpec], *, has_devices: bool) -> _Need | No
     return None
 
 
-@dataclass(frozen=True)
 class DirectStart(Starter):
     """The start by `launch` itself.
 

@@ -35,6 +35,8 @@ _UNREAD = (Host("?"),)  # the hosts of an allocation that only mpirun can read
 _FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}
 _RANK_LINE = re.compile(r"\s*rank\s+(\d+)\s*=\s*(\S+)\s+slots?\s*=", re.IGNORECASE)
 _PER_NODE = re.compile(r"ppr:(\d+):node")
+#: Words of --mpi-arg with which mpirun places the ranks otherwise.
+_PLACING = {"--map-by", "--rank-by", "--rankfile"}
 
 
 class Row(Record):
@@ -262,9 +264,9 @@ def _names(slots: Mapping[str, int | None], nprocs: int, spec: LaunchSpec, start
         return list(slots) * nprocs
     if any(number is None for number in slots.values()):
         return ["?"] * nprocs
-    is_foreseen = spec.rank_by is None and not (starter.fills_the_first_host and _may_oversubscribe(spec))
+    elsewhere = _PLACING & set(spec.mpi_args) or (starter.fills_the_first_host and _may_oversubscribe(spec))
     known = {name: number or 0 for name, number in slots.items()}
-    return map_ranks(known, nprocs, spec.map_by if is_foreseen else "unknown")
+    return map_ranks(known, nprocs, "unknown" if elsewhere else spec.map_by)
 
 
 def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list[str]:

@@ -250,8 +250,8 @@ class DirectAgents:
         """
         from unilaunch.launchers.direct import Share
 
-        given = (text.partition("=") for text in request.options.export)
-        environ = {**environ, **{name: value for name, equals, value in given if equals}}
+        # `-x PATH=...` and its like, which `Request.started` leaves on the line of an mpirun.
+        environ = {**environ, **dict(text.split("=", 1) for text in request.options.export if "=" in text)}
         if self._guard and not self._guard.serves(environ, request.options.cwd):
             self._guard.close()
             self._guard = None

@@ -76,7 +76,7 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
         SpecError: An option is wrong, or the plan cannot be written in this form.
         PluginError: There is no such form, or no such model or backend.
     """
-    form: JobFile = plugins.make(plugins.JOB_FILES, "job file", kind)
+    form: JobFile = plugins.make(plugins.JOB_FILES, kind)
     options = validate(form.options, given.get("job_file", {}), {})
     machine = form.machine(options)
     task = read_task(LaunchSpec, {name: given[name] for name in given if name != "job_file"}, environ, machine)
@@ -86,7 +86,8 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
             "number of all ranks: -n 8"
         )
     if task.spec.nnodes > 1:
-        raise SpecError(f"--emit {kind} --nnodes {task.spec.nnodes}: type --nodes {task.spec.nnodes}")
+        instead = f"type --nodes {task.spec.nnodes}" if "nodes" in form.options.model_fields else "leave it out"
+        raise SpecError(f"--emit {kind} --nnodes {task.spec.nnodes}: {instead}")
     if task.spec.max_restarts and not form.restarts:
         raise SpecError(
             f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "

@@ -1,10 +1,9 @@
-"""A manifest for Kubernetes' JobSet (jobset.x-k8s.io/v1alpha2): pods without mpirun and without ssh.
+"""Manifests for Kubernetes' JobSet, and for Kubeflow Trainer 2, which makes a JobSet: no mpirun and no ssh.
 
 A pod is a rank, or with --ranks-per-pod a node whose ranks one `launch` starts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -19,8 +18,10 @@ from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.task import Task
 from unilaunch.spec.variables import KEY, SECRET
 
-_JOB = "ranks"
 _PORT = 29400
+_TRAINER = "trainer.kubeflow.org"
+#: Trainer finds the pods by this name of their job and of their container, and numbers those of the job with the label.
+_NODE, _NUMBERED = "node", {"metadata": {"labels": {f"{_TRAINER}/trainjob-ancestor-step": "trainer"}}}
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 #: All starts of a JobSet have it. Before version 0.9 there is no such label, and the variable is empty.
 _UID = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
@@ -44,25 +45,36 @@ class JobSetSpec(k8s.PodSpec):
     ranks_per_pod: int = Field(default=1, ge=1, description="ranks of each pod, each with a device; 8: the whole node")
 
 
-#: Options of other launchers that say how many ranks a pod has.
-PER_POD: Mapping[str, Habit] = {
-    "nproc-per-node": Same("--ranks-per-pod"), "gpus-per-node": Same("--ranks-per-pod"),
-}  # fmt: skip
-
-
 class JobSet(k8s.PodFile):
-    """The pods find each other by the name of the first one, as with torch.distributed's variables."""
+    """A JobSet (jobset.x-k8s.io/v1alpha2)."""
 
     options = JobSetSpec
-    habits: ClassVar[Mapping[str, Habit]] = PER_POD
+    #: Options of other launchers that say how many ranks a pod has.
+    habits: ClassVar[Mapping[str, Habit]] = {
+        "nproc-per-node": Same("--ranks-per-pod"), "gpus-per-node": Same("--ranks-per-pod"),
+    }  # fmt: skip
+    kind = "jobset"
 
     @override
     def complete(self, task: Task[LaunchSpec], options: JobSetSpec) -> Task[LaunchSpec]:
-        return complete("jobset", task, options, options.ranks_per_pod)
+        spec, each = task.spec, options.ranks_per_pod
+        if spec.hosts or spec.hostfile or spec.nprocs is None:
+            raise SpecError(f"--emit {self.kind}: give the number of all ranks, -n, and leave -H and --hostfile out")
+        if spec.nprocs % each:
+            raise SpecError(f"--ranks-per-pod {each}: every pod has as many ranks: give -n as a multiple of {each}")
+        if named := spec.options_of_mpirun:
+            raise SpecError(f"--emit {self.kind}: no mpirun starts the ranks: leave out {', '.join(named)}")
+        k8s.refuse_folder(spec)
+        if spec.bind_to and each == 1:
+            raise SpecError(f"--bind-to {spec.bind_to}: a rank has a pod, and its processors, to itself: leave it out")
+        own = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", KEY) if each == 1 else (SECRET,)
+        k8s.refuse_variables(spec, own=(k8s.JOB_ID, *own))
+        return k8s.share_cores(k8s.resume_at_restart(task, options), options, each)
 
     @override
     def lines(self, plan: Plan, options: JobSetSpec) -> Iterator[str]:
-        pods = Pods("jobset", plan, options, options.ranks_per_pod, _JOB, "rank")
+        pods = _Pods(self.kind, plan, options, options.ranks_per_pod, "ranks", "rank")
+        template = {"spec": {"parallelism": pods.number, "completions": pods.number, **pods.job_spec()}}
         whole = {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
@@ -70,36 +82,46 @@ class JobSet(k8s.PodFile):
             "spec": {
                 "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                 **pods.failure_policy(),
-                "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": pods.sized_job()}}],
+                "replicatedJobs": [{"name": pods.job, "replicas": 1, "template": template}],
             },
         }
         yield from pods.lines([whole], pods.own_keys())
 
 
-def complete(kind: str, task: Task[LaunchSpec], options: k8s.PodSpec, each: int) -> Task[LaunchSpec]:
-    """Return the task for pods of which each starts its ranks itself.
+class TrainJob(JobSet):
+    """A TrainJob (trainer.kubeflow.org/v1alpha1), and the TrainingRuntime of its own, which describes its JobSet."""
 
-    Raises:
-        SpecError: The ranks cannot be started so.
-    """
-    spec = task.spec
-    if spec.hosts or spec.hostfile or spec.nprocs is None:
-        raise SpecError(f"--emit {kind}: give the number of all ranks, -n, and leave -H and --hostfile out")
-    if spec.nprocs % each:
-        raise SpecError(f"--ranks-per-pod {each}: every pod has as many ranks: give -n as a multiple of {each}")
-    if named := spec.options_of_mpirun:
-        raise SpecError(f"--emit {kind}: no mpirun starts the ranks: leave out {', '.join(named)}")
-    k8s.refuse_folder(spec)
-    if spec.bind_to and each == 1:
-        raise SpecError(f"--bind-to {spec.bind_to}: a rank has a pod, and its processors, to itself: leave it out")
-    own = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", KEY) if each == 1 else (SECRET,)
-    k8s.refuse_variables(spec, own=(k8s.JOB_ID, *own))
-    return k8s.share_cores(k8s.resume_at_restart(task, options), options, each)
+    kind = "trainjob"
+
+    @override
+    def lines(self, plan: Plan, options: JobSetSpec) -> Iterator[str]:
+        pods = _Pods(self.kind, plan, options, options.ranks_per_pod, _NODE, _NODE)
+        size = {"numNodes": pods.number}  # Trainer gives the job as many pods
+        template = {
+            "network": {"publishNotReadyAddresses": True},
+            **pods.failure_policy(),
+            "replicatedJobs": [{"name": _NODE, "template": _NUMBERED | {"spec": pods.job_spec()}}],
+        }
+        runtime = {
+            "apiVersion": f"{_TRAINER}/v1alpha1",
+            "kind": "TrainingRuntime",
+            "metadata": pods.metadata(),
+            "spec": {"mlPolicy": size, "template": {"spec": template}},
+        }
+        job = {
+            "apiVersion": f"{_TRAINER}/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": pods.metadata_with_spec(),
+            "spec": {
+                "runtimeRef": {"apiGroup": _TRAINER, "kind": "TrainingRuntime", "name": pods.name},
+                "trainer": size,
+            },
+        }
+        yield from pods.lines([runtime, job], pods.own_keys())
 
 
-@dataclass(frozen=True)
-class Pods(k8s.Manifest):
-    """The pods of a job of a JobSet: each is a rank, or a node whose ranks one `launch` starts.
+class _Pods(k8s.Manifest):
+    """The pods of a job of a JobSet, which find each other by the name of the first one.
 
     Attributes:
         each: Ranks of a pod.
@@ -138,10 +160,6 @@ class Pods(k8s.Manifest):
             **({"podFailurePolicy": {"rules": _INTERRUPTIONS}} if self.plan.task.spec.max_restarts else {}),
             "template": {"spec": pods},
         }
-
-    def sized_job(self) -> dict[str, Any]:
-        """Return the spec of the job with the number of its pods."""
-        return {"parallelism": self.number, "completions": self.number, **self.job_spec()}
 
     @property
     def _address(self) -> str:

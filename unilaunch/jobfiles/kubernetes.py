@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from unilaunch.job.plan import Plan
 from unilaunch.jobfiles.job_file import JobFile, spec_json
 from unilaunch.launchers.mpirun import reference
 from unilaunch.overriding import override
-from unilaunch.record import replace
+from unilaunch.record import Record, replace
 from unilaunch.spec.launch_spec import LaunchSpec, written_as
 from unilaunch.spec.run_spec import Spec
 from unilaunch.spec.task import Machine, Task
@@ -145,8 +144,7 @@ def resume_at_restart(
     return replace(task, options=task.model.again(task.options, fewer_ranks=False))
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Record):
     """The manifest of one job: its objects have one name, and their pods have the same parts.
 
     Attributes:

@@ -5,7 +5,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
@@ -276,8 +275,7 @@ def _count_nodes(size: int, nodes: _Nodes) -> int:
     return -(-size // nodes.most) if nodes.most else int(size <= _ON_ONE_NODE)
 
 
-@dataclass(frozen=True)
-class _Script:
+class _Script(Record):
     """The batch script of a job.
 
     Attributes:

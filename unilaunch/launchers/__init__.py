@@ -43,10 +43,10 @@ def known() -> dict[str, Launcher]:
     Raises:
         PluginError: No launcher is installed: every rank would run as world size 1.
     """
-    launchers: dict[str, Launcher] = plugins.make_all(plugins.LAUNCHERS, "launcher")
+    launchers: dict[str, Launcher] = plugins.make_all(plugins.LAUNCHERS)
     if not launchers:
         raise PluginError(
-            f"no launcher is installed (entry points {plugins.LAUNCHERS}): install unilaunch again; a clone with "
+            f"no launcher is installed (entry points {plugins.LAUNCHERS.name}): install unilaunch again; a clone with "
             "pip install -e ."
         )
     return dict(sorted(launchers.items(), key=lambda item: item[1].order))

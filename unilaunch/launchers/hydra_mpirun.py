@@ -17,7 +17,7 @@ _VERSIONS = {
 _LOGINS = ("HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP",
            "I_MPI_HYDRA_BOOTSTRAP_EXEC")  # fmt: skip
 #: Options of Open MPI that Hydra does not have.
-_FOREIGN = ("prefix", "map_by", "rank_by", "mca")
+_FOREIGN = ("prefix", "map_by", "mca")
 
 
 class MpichMpiexec(Mpirun):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unilaunch.launchers.mpirun import Mpirun
 
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
+#: Seconds: mpirun can hang when many ranks end sooner after their start (Open MPI 4 and 5).
+SHORTEST_LIFE = 0.5
 
 
 class Launcher(ABC):

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -97,8 +96,7 @@ class Request(Record):
         return replace(self, options=self.options.model_copy(update={"export": x}))
 
 
-@dataclass(frozen=True)
-class Starter(ABC):
+class Starter(Record, ABC):
     """What starts the ranks: an mpirun, or `launch` itself.
 
     Attributes:
@@ -139,7 +137,7 @@ class Starter(ABC):
         """Return the options without what would keep it from starting; log each of them."""
         return spec
 
-    def check(self, request: Request, user: int) -> None:  # noqa: B027  (most refuse nothing)
+    def check(self, request: Request, user: int) -> None:
         """Refuse options that it would refuse after its start.
 
         Args:

@@ -98,7 +98,6 @@ class OpenMpirun(Mpirun):
             *_hosts(request),
             *_mapping(request, version),
             *_binding(request, version),
-            *(["--rank-by", mpi.rank_by] if mpi.rank_by else []),
             *_parameters(request, version),
             *[word for text in mpi.export for word in ("-x", text)],
             *[word for name in request.forwarded() for word in ("-x", name)],

@@ -14,6 +14,7 @@ from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Backend, Placement, Rendezvous
 from unilaunch.interfaces.world import LauncherInfo, World
 from unilaunch.launchers import Evidence
+from unilaunch.launchers.launcher import SHORTEST_LIFE
 from unilaunch.machine.devices import DEVICES, absent_devices, visible_devices
 from unilaunch.machine.variables import staying
 from unilaunch.rank.framework_env import framework_env
@@ -27,7 +28,7 @@ _MANY = 16
 _TO_BE_AGREED = Rendezvous("(agreed on by the ranks)", 0, "(the way to rank 0)")
 
 
-def explain(spec: RunSpec, environ: Mapping[str, str], started: float) -> int:
+def explain(spec: RunSpec, environ: Mapping[str, str]) -> int:
     """Print what was detected, in one write, and return 0; 2 if `run` would refuse to start here.
 
     Under a launcher every rank prints its identity, and rank 0 prints the rest too.
@@ -35,8 +36,8 @@ def explain(spec: RunSpec, environ: Mapping[str, str], started: float) -> int:
     Args:
         spec: The options that `run` would have without a command line.
         environ: The process's environment.
-        started: When this process started, in seconds of `time.monotonic`.
     """
+    stays_until = time.monotonic() + SHORTEST_LIFE
     seen = launchers.survey(environ)
     try:
         found = launchers.detect(environ)
@@ -54,7 +55,7 @@ def explain(spec: RunSpec, environ: Mapping[str, str], started: float) -> int:
         ]
     _print(lines)
     if found.size > _MANY:
-        time.sleep(max(0.0, started + 0.5 - time.monotonic()))
+        time.sleep(max(0.0, stays_until - time.monotonic()))
     return 0
 
 

@@ -144,7 +144,6 @@ class StacksSpec(Spec):
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder of a running job")
-    native: bool = Field(default=False, description="also the frames of C and C++, by py-spy on each host")
     full: bool = Field(default=False, description="the whole stacks of all threads, not only the place of the main one")
     as_json: bool = Field(default=False, description="every rank's text as JSON")
 
@@ -153,12 +152,12 @@ class StacksCommand(Command):
     """Show where each rank of a running job stands, without stopping it."""
 
     help = "show where each rank of a running job stands, equal ones together"
-    examples = ("unilaunch stacks", "unilaunch stacks log_output --full", "unilaunch stacks --native")
+    examples = ("unilaunch stacks", "unilaunch stacks log_output --full")
     spec = StacksSpec
 
     @override
     def run(self, options: StacksSpec) -> int:
-        answer = ask(options.folder, "/stacks/native" if options.native else "/stacks")
+        answer = ask(options.folder, "/stacks")
         if answer is None and have_ended(options.folder):
             raise InputError(f"{options.folder}: the job there has ended: `unilaunch status {options.folder}` says how")
         if answer is None:
@@ -183,7 +182,7 @@ def ask(folder: Path, page: str) -> dict[str, Any] | None:
 
     Args:
         folder: The output folder.
-        page: "/status", "/stacks" or "/stacks/native".
+        page: "/status" or "/stacks".
 
     Raises:
         InputError: This user has no access, or there is no valid answer in time.

@@ -195,7 +195,7 @@ class Dials:
         succeed: Called with the connection that is kept, when the other calls are closed.
 
     Attributes:
-        calls: The connections whose handshake has not ended.
+        dials: The connections whose handshake has not ended.
         unproven: The places at which a listener has answered that does not know the secret, or does not accept this
             identity.
 

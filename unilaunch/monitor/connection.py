@@ -37,12 +37,14 @@ class Listening(Record):
     Attributes:
         listener: The socket.
         secret: The secret that an agent must know.
-        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the agents.
+        host_timeout: Seconds for which a host may be silent.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the agents; "" if they have been told.
     """
 
     listener: socket.socket
     secret: bytes
-    where: str
+    host_timeout: float
+    where: str = ""
 
 
 def listen(hosts: Sequence[str], *, several: bool, host_timeout: float, key: bytes | None = None) -> Listening:
@@ -57,7 +59,8 @@ def listen(hosts: Sequence[str], *, several: bool, host_timeout: float, key: byt
     listener = addresses.listen(0, several=several)
     secret = key or new_secret()
     own = addresses.own_addresses(hosts, several=several)
-    return Listening(listener, secret, write_where(own, listener.getsockname()[1], secret, host_timeout))
+    where = write_where(own, listener.getsockname()[1], secret, host_timeout)
+    return Listening(listener, secret, host_timeout, where)
 
 
 def write_where(places: Iterable[str], port: int, secret: bytes, host_timeout: float) -> str:

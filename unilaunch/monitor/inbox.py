@@ -18,7 +18,7 @@ from unilaunch.folder.failure import Cause, Failure, split_phase
 from unilaunch.json_value import JsonValue
 from unilaunch.machine.connections import Acceptor
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import notice_silence
+from unilaunch.monitor.connection import Listening, notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Input, Message, OfAgent, OfRank, Order
 from unilaunch.record import Record, field
 
@@ -153,11 +153,10 @@ class Inbox:
     """A listening socket, and the messages that the agents of this attempt have sent to it.
 
     Args:
-        listener: The socket.
-        secret: The secret that an agent must prove to know before its messages are read.
-        host_timeout: Seconds for which a host may be silent.
+        listening: The socket, and the secret that an agent must prove to know before its messages are read.
 
     Attributes:
+        where: Where the agents connect.
         ranks: The state of each rank that has sent a message.
         connections: The agents whose connection is open.
         failed: The ranks that have failed or were lost, in the order in which that became known.
@@ -170,10 +169,10 @@ class Inbox:
 
     input: int | None = None
 
-    def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
-        self.host_timeout, self.received = host_timeout, 0
+    def __init__(self, listening: Listening) -> None:
+        self.where, self.host_timeout, self.received = listening.where, listening.host_timeout, 0
         self.selector = selectors.DefaultSelector()
-        self.acceptor = Acceptor(listener, secret, self.selector, self._welcome)
+        self.acceptor = Acceptor(listening.listener, listening.secret, self.selector, self._welcome)
         self.until = 0.0  # when `take` must return, in seconds of time.monotonic
         self.connections: set[AgentConnection] = set()
         self.asking: set[AgentConnection] = set()  # these wait for rank 0's address
@@ -257,14 +256,11 @@ class Inbox:
         """The ranks whose host does not answer."""
         return [rank for rank, seen in self.ranks.items() if seen.lost is Cause.LOST_HOST]
 
-    def request_stacks(self, *, native: bool = False) -> None:
-        """Request the stacks of all ranks, and forget earlier ones; *native* as in `ShowStacks`.
-
-        The ranks may have gone on since those.
-        """
+    def request_stacks(self) -> None:
+        """Request the stacks of all ranks, and forget earlier ones: the ranks may have gone on."""
         for seen in self.ranks.values():
             seen.stack = None
-        self.tell_all(messages.ShowStacks(native))
+        self.tell_all(messages.ShowStacks())
 
     def stacks(self) -> tuple[dict[int, messages.Stack], set[int]]:
         """Return the stacks that have arrived, by rank, and the ranks whose stacks can still arrive."""

@@ -27,7 +27,6 @@ from unilaunch.monitor.monitor import STACKS, Monitor
 from unilaunch.monitor.stragglers import Stragglers
 
 _JSON = "application/json"
-_NATIVE = 15.0  # seconds for native stacks: py-spy reads the symbols of each library first
 
 
 class Inspection:
@@ -47,8 +46,7 @@ class Inspection:
         metrics_page: dict[str, Callable[[], Answer]] = {"/metrics": lambda: self._metrics}
         self.pages = {
             "/status": lambda: self._status,
-            "/stacks": lambda: self._ask_stacks(native=False),
-            "/stacks/native": lambda: self._ask_stacks(native=True),
+            "/stacks": self._ask_stacks,
             **metrics_page,
         }
         self.servers = [HttpServer(metrics, monitor.inbox.selector, metrics_page)] if metrics else []
@@ -116,10 +114,10 @@ class Inspection:
             "ranks": [_rank(rank, inbox.ranks.get(rank, RankSeen()), now) for rank in range(size)],
         }
 
-    def _ask_stacks(self, *, native: bool) -> Answer:
+    def _ask_stacks(self) -> Answer:
         """Request the stacks of every rank; return a function that gives the answer once all arrived or time is up."""
-        inbox, until = self.monitor.inbox, time.monotonic() + (_NATIVE if native else STACKS)
-        inbox.request_stacks(native=native)
+        inbox, until = self.monitor.inbox, time.monotonic() + STACKS
+        inbox.request_stacks()
 
         def answer() -> tuple[str, str] | None:
             arrived, silent = inbox.stacks()

@@ -200,9 +200,7 @@ class Begin(Record):
 
 
 class ShowStacks(Record):
-    """Send the stacks of the ranks; native: with the frames of C and C++, by py-spy."""
-
-    native: bool = False
+    """Send the stacks of the ranks."""
 
 
 class Input(Record):

@@ -1,4 +1,4 @@
-"""Read the ranks' stacks from the text of faulthandler or py-spy."""
+"""Read the ranks' stacks from the text of faulthandler."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,6 @@ from unilaunch.interfaces.step import Step
 from unilaunch.monitor.messages import Stack
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
-#: The same in py-spy's format: "    loop (train.py:7)", native frames too; py-spy writes the main thread first.
-_NATIVE_FRAME = re.compile(r"^ {4}(?P<function>\S.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$", re.MULTILINE)
-_NATIVE_THREAD = re.compile(r"^Thread \d+ .*$", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
 #: Files whose frames are omitted: unilaunch's frames are the same on all ranks.
 _LAUNCHER = (
@@ -46,8 +43,8 @@ def describe(stack: str, progress: Mapping[str, Any]) -> str:
     """
     frames = _main_thread(stack)
     places = [f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames]
-    python = [place for place, frame in enumerate(frames) if frame[0].endswith(".py")]
-    last = next((place for place in python if not _LIBRARY.search(frames[place][0])), python[0] if python else 0)
+    own = (place for place, (file, _, _) in enumerate(frames) if file.endswith(".py") and not _LIBRARY.search(file))
+    last = next(own, 0)
     text = " < ".join([*places[:_SHOWN], *["..."] * (last > _SHOWN), *places[max(last, _SHOWN) : last + 1]])
     step = Step.from_facts(progress)
     doing = step.place if step else f"phase {progress.get('phase')!r}"
@@ -72,13 +69,7 @@ def _is_frame(lines: Sequence[str]) -> bool:
 
 
 def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:
-    """Return the frames (file, line, function) of the main thread: faulthandler's last one, py-spy's first one."""
-    if native := _NATIVE_THREAD.split(stack, maxsplit=2)[1:2]:
-        found_frames = _NATIVE_FRAME.finditer(native[0])
-    else:
-        found_frames = _FRAME.finditer(_THREAD.split(stack)[-1])
-    # An address without a name says nothing, and differs between ranks. py-spy leaves out where a package is installed.
-    frames = [(found["file"], found["line"] or "?", found["function"]) for found in found_frames
-              if not found["function"].startswith("0x")]  # fmt: skip
-    own = [frame for frame in frames if not any(part in f"/{frame[0]}" for part in _LAUNCHER)]
+    """Return the frames (file, line, function) of the main thread, which faulthandler writes last."""
+    frames = _FRAME.findall(_THREAD.split(stack)[-1])
+    own = [frame for frame in frames if not any(part in frame[0] for part in _LAUNCHER)]
     return own or frames

@@ -18,7 +18,6 @@ _TICK = 0.05
 _PATIENCE = 5  # seconds for the collector's answer
 _LAST = 3  # seconds for the answer to the last export: the job's end waits for it
 _LAST_OF_FAILED = 1  # the same, if the export before it has failed
-_MOST_SERIES = 50_000  # label sets of all metrics: ten of each of 4,096 ranks
 _SECTION = "/v1/metrics"
 
 
@@ -51,26 +50,6 @@ class _Faults(logging.Filter):
         if not self.is_told:
             self.is_told = True
             self.tell(one_line(self.reason))
-
-
-class _Bound:
-    """Keeps the number of label sets below a limit: the SDK and the collector keep each set for ever."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell, self.known, self.is_told = tell, set[tuple[Any, ...]](), False
-
-    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a metric is sent with these labels."""
-        one = (name, *labels.values())
-        if one not in self.known and len(self.known) >= _MOST_SERIES:
-            if not self.is_told:
-                self.tell(
-                    f"more than {_MOST_SERIES} metrics and labels: others are not sent; do figures have few names?"
-                )
-            self.is_told = True
-            return False
-        self.known.add(one)
-        return True
 
 
 class Otlp(Observer):
@@ -114,12 +93,11 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callabl
     meter = provider.get_meter("unilaunch")
 
     faults = _Faults(lambda why: tell(f"--observe otlp={url}: the metrics do not arrive, the job goes on: {why}"))
-    bound = _Bound(lambda text: tell(f"--observe otlp={url}: {text}"))
 
     def observe(name: str, _: object) -> list[Any]:
         faults.thread, faults.reason = threading.get_ident(), ""
         (metric,) = [one for one in list_metrics(snapshot()) if one.name == name]
-        return [Observation(value, labels) for labels, value in metric.samples if bound.admits(name, labels)]
+        return [Observation(value, labels) for labels, value in metric.samples]
 
     for metric in list_metrics(snapshot()):
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from unilaunch import launchers
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
-from unilaunch.interfaces.agreement import agree, attempt
+from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo
+from unilaunch.launchers.direct import Direct
+from unilaunch.launchers.launcher import SHORTEST_LIFE
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.rank import program
@@ -33,46 +35,44 @@ from unilaunch.version import __version__
 if TYPE_CHECKING:
     from unilaunch.spec.run_spec import RunSpec
 
-#: mpirun can hang when many ranks end within a few tenths of a second of their start (Open MPI 4 and 5).
-SHORTEST_LIFE = 0.5
 #: Seconds to wait for the other ranks if this rank could not read its options.
 PATIENCE = 60.0
 #: Open files for each other rank: for the connections to rank 0, and for a model's data path.
 _FILES = 4
 
 
-def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], started: float, status: Status) -> int:
+def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], status: Status) -> int:
     """Run the rank that the launcher assigned, or the only rank without a launcher; return the exit code.
 
     Args:
         read_task: Reads and checks the task; raises UnilaunchError.
         environ: The process's environment.
-        started: When this process started, in seconds of `time.monotonic`.
         status: This rank's status channel.
     """
     _forget_launch()
     _end_at_once_when_interrupted()
     peers: Peers = Alone()
-    number = 0
+    number, stays_until = 0, time.monotonic() + SHORTEST_LIFE
     try:
         if launchers.is_helper(environ):
             return _schedule(read_task())
         found = launchers.detect(environ)
         number = found.rank
+        if found.launcher == Direct.title:  # no mpirun has started this rank
+            stays_until = 0.0
         if number == 0 and MONITOR not in environ and (line := describe_services(environ)):
             say(line)
         allow_files(_FILES * (found.size or 1))
         status.send(messages.Named(number, gethostname(), attempt_of(environ)))
         status.note(phase="meeting the other ranks" if found.one_host else MEETING_HOSTS)
-        task, refused = attempt(read_task)
+        task, refused = _read(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
         peers = _meet_others(found, environ, task, refused)
         found = complete(found, peers)
-        if task:
-            _, refused = attempt(lambda: _check(task, found))
-        agree(peers, refused)
-        rank = agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, status)
+        with together(peers):
+            task = _checked(task, refused, found)
+        rank = agree_on_rank(task, found, peers, environ, status)
         if rank.task.model:
             peers = join_mpi(found, peers)
             rank = replace(rank, peers=peers)
@@ -80,11 +80,11 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         return do_task(rank)
     except UnilaunchError as error:
         _send_refusal(error, number, peers, status)
-        return _leave_late(error.exit_code, started)
+        return _leave_late(error.exit_code, stays_until)
     except Exception as error:  # noqa: BLE001  (a plug-in may raise any exception)
         traceback.print_exc()
         status.fail(error, 1)
-        return _leave_late(1, started)
+        return _leave_late(1, stays_until)
     finally:
         peers.leave()
 
@@ -109,6 +109,14 @@ def _end_at_once_when_interrupted() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _read(read_task: "Callable[[], Task[RunSpec]]") -> "tuple[Task[RunSpec] | None, UnilaunchError | None]":
+    """Return the task, or the error why this rank has none: it meets the other ranks all the same, and tells them."""
+    try:
+        return read_task(), None
+    except UnilaunchError as error:
+        return None, error
+
+
 def _meet_others(
     found: LauncherInfo, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
 ) -> Peers:
@@ -123,10 +131,14 @@ def _meet_others(
         raise refused or error from None
 
 
-def _check(task: "Task[RunSpec]", found: LauncherInfo) -> None:
+def _checked(task: "Task[RunSpec] | None", refused: UnilaunchError | None, found: LauncherInfo) -> "Task[RunSpec]":
+    """Return the task; raise the error why this rank has none, or why it does not fit the ranks."""
+    if task is None:
+        raise cast("UnilaunchError", refused)
     task.check(found.size)
     if task.model and found.mpi and found.size != 1:
         mpi.check(found)
+    return task
 
 
 def _schedule(task: "Task[RunSpec]") -> int:
@@ -147,6 +159,6 @@ def _send_refusal(error: UnilaunchError, number: int, peers: Peers, status: Stat
     status.fail(error, error.exit_code, together=together)
 
 
-def _leave_late(exit_code: int, started: float) -> int:
-    time.sleep(max(0.0, started + SHORTEST_LIFE - time.monotonic()))
+def _leave_late(exit_code: int, stays_until: float) -> int:
+    time.sleep(max(0.0, stays_until - time.monotonic()))
     return exit_code

@@ -68,6 +68,7 @@ LAUNCH: Mapping[str, Habit] = {
     "genvall": Needless(takes=0), "l": _LABELLED, "prepend-rank": _LABELLED, "tag-output": _LABELLED,
     "output-filename": Same("--output-dir"), "merge-stderr-to-stdout": Needless(takes=0),
     "stream-buffering": Needless(), "rankfile": Same("--map-by", "rankfile:file={}"),
+    "rank-by": Instead("type --mpi-arg --rank-by --mpi-arg node"),
     "npernode": Instead(SLOTS), "ppn": Instead(SLOTS), "perhost": Instead(SLOTS), "N": Instead(SLOTS),
     **{name: Same("--mpi-arg", f"--{name}", takes=0) for name in ("report-bindings", "display-map")},
     # torchrun and torch.distributed.launch

@@ -50,7 +50,7 @@ Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*(\*|=.*)?", "a variable
 
 
 #: The fields that only mpirun applies.
-OF_MPIRUN = ("mpirun", "prefix", "map_by", "rank_by", "mca", "mpi_args")
+OF_MPIRUN = ("mpirun", "prefix", "map_by", "mca", "mpi_args")
 
 
 class MpiSpec(Spec):
@@ -66,7 +66,6 @@ class MpiSpec(Spec):
     map_by: str | None = Field(
         default=None, min_length=1, description="in which order ranks are placed: slot, node, ppr:N:node, ..."
     )
-    rank_by: str | None = Field(default=None, min_length=1, description="how ranks are numbered")
     mca: Parameters = Field(default=(), description="an MCA parameter of Open MPI")
     export: tuple[Export, ...] = Field(default=(), description="a variable that all ranks get")
     cwd: Path | None = Field(default=None, description="the folder in which the ranks start; default: this one")

@@ -182,7 +182,7 @@ def job_file_of(words: Sequence[str]) -> tuple[str, Any]:
     kind = next(named, "")
     if kind not in plugins.names(plugins.JOB_FILES):
         return kind, None
-    return kind, plugins.make(plugins.JOB_FILES, "job file", kind)
+    return kind, plugins.make(plugins.JOB_FILES, kind)
 
 
 def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
 
 def add_job_files(parser: Parser) -> None:
     """Add the options of every job file, for completion: a shell's script does not change after `--emit`."""
-    for kind, form in plugins.make_all(plugins.JOB_FILES, "job file").items():
+    for kind, form in plugins.make_all(plugins.JOB_FILES).items():
         known = {option.removeprefix("--").replace("-", "_") for option in parser.by_name}
         group = parser.add_argument_group(f"only with --emit {kind}")
         _add_options(group, form.options, form.options.model_fields.keys() - known, inside="job_file.")
@@ -322,7 +322,7 @@ class Words(Record):
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the given values as text, by field, and the command under "command".
+    """Return the given values as text, by field.
 
     Raises:
         SpecError: The command line cannot be parsed, or has an unknown option.
@@ -336,7 +336,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     found = split(_line(command, words, options))
     if found.has(*_HELP):
         _show_help(command, found, options)
-    given = {"command": command, **_by_field(command, found.own, options)}
+    given = _by_field(command, found.own, options)
     if found.args:
         given["args"] = found.args
     _refuse_of_other_targets(command, found.target, given, " --" if "--" in words else "")
@@ -487,7 +487,7 @@ def _unknown(word: str, line: Line) -> str:
         return f"run is one rank, which mpirun starts; to start several type {launch}"
     name = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
     field = name.removeprefix("--no-").removeprefix("--").replace("-", "_")
-    forms = plugins.make_all(plugins.JOB_FILES, "job file") if line.command == "launch" else {}
+    forms = plugins.make_all(plugins.JOB_FILES) if line.command == "launch" else {}
     if takers := [kind for kind, form in forms.items() if field in form.options.model_fields]:
         return f"only --emit {' or '.join(takers)} takes it"
     own = [each for each, same in line.options.items() if isinstance(same, Same) and same.option == each]

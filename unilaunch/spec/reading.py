@@ -138,13 +138,16 @@ def _of_command(kind: type[RunSpec], file: Mapping[str, Any], path: str, *, type
 
 
 def read_options(
-    kind: type[AnySpec], given: Mapping[str, Any], environ: Mapping[str, str], fields: Collection[str]
+    kind: type[AnySpec], given: Mapping[str, Any], environ: Mapping[str, str], fields: Collection[str] = ()
 ) -> AnySpec:
     """Return the options of a command that starts no job; UNILAUNCH_ variables set those of *fields* not *given*.
+
+    Without *fields* they set all.
 
     Raises:
         SpecError: A value is not allowed, or a variable names no option.
     """
+    fields = fields or kind.model_fields
     variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
     variables = _without_hosts(variables, given)
     sources = {name: variable_of(name, environ) for name in variables.keys() - given.keys()}
@@ -204,7 +207,7 @@ def _nodes(values: Mapping[str, Any], environ: Mapping[str, str]) -> Mapping[str
 
 def _launchers() -> Iterable[Any]:
     """Return the launchers as plug-ins: their package is above this one."""
-    return plugins.make_all(plugins.LAUNCHERS, "launcher").values()
+    return plugins.make_all(plugins.LAUNCHERS).values()
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:

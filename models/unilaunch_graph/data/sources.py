@@ -30,7 +30,7 @@ SOURCES: dict[str, Callable[[Request], Dataset]] = {
 }
 
 #: The entry points of other distributions' data sets, and what one of them is.
-_GROUP = ("unilaunch.datasets", "data set")
+_GROUP = plugins.Group("unilaunch.datasets", "data set")
 #: Data sets whose features are words of a text: the GCN paper divides them by their sum, and results compare with it.
 WORDS = ("sbm", "cora", "citeseer", "pubmed")
 
@@ -83,14 +83,14 @@ def _source(name: str) -> Callable[[Request], Dataset]:
         return open_file
     if name in SOURCES:  # before a folder of that name: PyG downloads cora to cora/raw
         return SOURCES[name]
-    if name in plugins.names(_GROUP[0]):
-        source: Source = plugins.make(*_GROUP, name)
+    if name in plugins.names(_GROUP):
+        source: Source = plugins.make(_GROUP, name)
         return source.open
     if (folder / "raw").is_dir():
         return open_ogb
     if members(folder):  # without y
         return open_file
-    known = [*SOURCES, *plugins.names(_GROUP[0])]
+    known = [*SOURCES, *plugins.names(_GROUP)]
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(

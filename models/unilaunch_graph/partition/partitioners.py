@@ -27,7 +27,7 @@ from unilaunch_graph.data.edges import edge_matrix, symmetric
 from unilaunch_graph.data.graph import NONE, TRAIN, Graph
 from unilaunch_graph.partition.statistics import halo_size
 
-_GROUP = ("unilaunch.partitioners", "partitioner")
+_GROUP = plugins.Group("unilaunch.partitioners", "partitioner")
 #: Seconds that a partitioner other than METIS may take.
 PATIENCE = 600
 #: By how much a part may be heavier than the mean. METIS's own limit for a k-way partition.
@@ -95,7 +95,7 @@ def load_partitioner(name: str) -> Partitioner:
         PluginError: There is no such partitioner, or its package is not installed.
     """
     name = "metis" if name == "auto" else name
-    found: Partitioner = plugins.make(*_GROUP, name)
+    found: Partitioner = plugins.make(_GROUP, name)
     if find_spec(found.package) is None:
         raise PluginError(f"--partitioner {name} needs {found.package}: pip install 'unilaunch[partition]'")
     return found

@@ -9,10 +9,8 @@ with its nodes' ids, their logits and the network's weights.
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -72,16 +70,14 @@ def _keep(folder: Path, training: "Training", part: "Part", rank: int) -> None:
 
 
 def _read(words: list[str]) -> Task[RunSpec]:
-    given = parse(words)
-    del given["command"]
-    return replace(read_task(RunSpec, given, dict(os.environ)), model=Cases())  # noqa: TID251
+    return replace(read_task(RunSpec, parse(words), dict(os.environ)), model=Cases())  # noqa: TID251
 
 
-def _run(started: float, status: Status) -> int:
+def _run(status: Status) -> int:
     from unilaunch.rank.run import run
 
-    return run(lambda: _read(sys.argv[2:]), dict(os.environ), started, status)  # noqa: TID251
+    return run(lambda: _read(sys.argv[2:]), dict(os.environ), status)  # noqa: TID251
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(dict(os.environ), partial(_run, time.monotonic())))  # noqa: TID251
+    sys.exit(supervise(dict(os.environ), _run))  # noqa: TID251

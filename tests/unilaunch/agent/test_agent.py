@@ -175,7 +175,7 @@ def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
     heard = listen([], several=False, host_timeout=15)
     program = f"{PROLOGUE}    os._exit(5)\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
     line = [sys.executable, "-c", program.replace("    begin(status)\n", "")]
-    with Inbox(heard.listener, heard.secret, 15) as inbox:
+    with Inbox(heard) as inbox:
         running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 15  # it was 30 s
         while running.poll() is None:

@@ -79,5 +79,5 @@ def test_what_cannot_be_loaded_is_one_line(value: str, words: str) -> None:
     """Whatever it raises."""
     plugins.use_table({"unilaunch.models": {"x": value}})
     with pytest.raises(PluginError) as refusal:
-        plugins.make("unilaunch.models", "model", "x")
+        plugins.make(plugins.MODELS, "x")
     assert words in str(refusal.value)

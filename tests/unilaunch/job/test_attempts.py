@@ -47,7 +47,7 @@ def test_a_lost_host_of_an_allocation_is_left_out() -> None:
 
 
 def test_a_lost_host_is_left_out_where_only_mpirun_knew_it() -> None:
-    assert set(_hosts_of_restart("-n 4 -H a:2,b:2 --rank-by node", {}, ["b"])) == {"a"}
+    assert set(_hosts_of_restart("-n 4 -H a:2,b:2 --mpi-arg --rank-by --mpi-arg node", {}, ["b"])) == {"a"}
 
 
 def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "environ", "lost"), [
-    ("-n 2 -H a:2,b:2 --rank-by node", {}, ["b.example.org"]), ("-n 2 -H a:2,b:2", {}, ["a", "b"]),
+    ("-n 2 -H a:2,b:2 --map-by seq", {}, ["b.example.org"]), ("-n 2 -H a:2,b:2", {}, ["a", "b"]),
     ("-n 2", {"PBS_NODEFILE": "nodes"}, ["b"]),
 ])  # fmt: skip
 def test_no_restart_with_a_lost_host(words: str, environ: Mapping[str, str], lost: Sequence[str]) -> None:

@@ -201,7 +201,6 @@ def test_a_pasted_line_says_everything(mpi: str, tmp_path: Path, monkeypatch: py
     variables = {"UNILAUNCH_SEED": "7", "UNILAUNCH_THREADS": "2", "UNILAUNCH_EPOCHS": "3", "UNILAUNCH_DATA": "d"}
     plan = _plan(words, variables)
     given = parse(plan.line[plan.line.index("run") :])
-    del given["command"]
     task = read_task(RunSpec, given, dict.fromkeys(variables, "5"))
     told = {"seed": 0, "threads": 2, "epochs": 200, "data_dir": Path("data"), "log_level": "INFO"}
     assert task.options == plan.task.options

@@ -148,12 +148,11 @@ def test_a_batch_file_has_no_variables_of_its_writers_shell() -> None:
     assert " -x " not in script
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
-def test_a_secret_is_named_only(kind: str) -> None:
+def test_a_secret_is_named_only() -> None:
     """And the file says where to give it."""
-    text = _emit(kind, "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
+    text = _emit("sbatch", "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
     assert "hidden" not in text
-    assert {"sbatch": ': "${HF_TOKEN:?export it', "rankfile": "HF_TOKEN"}[kind] in text
+    assert ': "${HF_TOKEN:?export it' in text
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -321,12 +320,11 @@ def test_ranks_of_each_host_are_not_those_of_all() -> None:
         emit("mpijob", {"hosts": "a:4,b:4", "nproc_per_node": "4"}, {"PATH": "/bin"})
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 @pytest.mark.parametrize("option", ["--max-restarts 2", "--observe tensorboard=curves", "--elastic"])
-def test_what_only_launch_does_is_not_dropped(kind: str, option: str) -> None:
+def test_what_only_launch_does_is_not_dropped(option: str) -> None:
     """Launch does not run there."""
-    with pytest.raises(SpecError, match=f"--emit {kind} {option}: only launch"):
-        _emit(kind, f"-n 2 -H a:1,b:1 {option}")
+    with pytest.raises(SpecError, match=f"--emit sbatch {option}: only launch"):
+        _emit("sbatch", f"-n 2 -H a:1,b:1 {option}")
 
 
 def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -338,7 +336,7 @@ def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in _emit("sbatch", words, {"PATH": str(tmp_path)})
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "mpijob"])
 def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     """And can be given back: the file that it makes is the same."""
     words = "-n 4 -H a:2,b:2 --epochs 3 --seed 7"
@@ -351,17 +349,3 @@ def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     )
     assert (again.options, again.spec.seed, again.spec.hosts) == (task.options, 7, "a:2,b:2")
     assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
-
-
-def test_a_rankfile() -> None:
-    """Rank by rank; refused where only mpirun can tell."""
-    text = _emit("rankfile", "-n 3 -H a:2,b:1 --map-by node")
-    assert [line for line in text.splitlines() if not line.startswith("#")] == [
-        "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
-    ]  # fmt: skip
-    assert re.findall("slot=(.*)", _emit("rankfile", "-n 3 -H a:2,b:1 --threads 4")) == ["0-3", "4-7", "0-3"]
-    assert "\n# mpirun -n 3 -H me@a:2,b:1 --rankfile FILE\n" in _emit("rankfile", "-n 3 -H me@a:2,b:4")
-    with pytest.raises(SpecError, match="only mpirun can tell"):
-        _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
-    with pytest.raises(SpecError, match="only mpirun can tell"):
-        _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "a,b"})

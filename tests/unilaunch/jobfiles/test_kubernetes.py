@@ -58,7 +58,7 @@ def _containers(kind: str, words: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_manifest_is_valid(kind: str) -> None:
     """With every option; and the check itself sees a wrong field, a wrong type and a missing one."""
-    words = ALL if kind == "jobset" else f"{ALL} --nodes 2"
+    words = f"{ALL} --nodes 2" if kind == "mpijob" else ALL
     for fields in _objects(kind, words):
         assert faults(fields) == []
         assert len(json.loads(fields["metadata"].get("annotations", {}).get("unilaunch/spec", "{}"))) != 1
@@ -87,8 +87,8 @@ def test_a_pod_may_be_a_node() -> None:
     assert "rendezvous" not in _emit("jobset", f"-n 4 {words}")
 
 
-def test_a_pod_of_a_trainjob_may_start_its_ranks() -> None:
-    """As that of a JobSet, of the size that Trainer gives the job with the label; by mpirun without the option."""
+def test_the_pods_of_a_trainjob() -> None:
+    """As those of a JobSet, of the size that Trainer gives the job with the label; or each is a rank."""
     words = "--ranks-per-pod 4 --max-restarts 2 --grace 60 --device cuda --backend torch --name mine train.py --lr 1"
     runtime, train_job = _objects("trainjob", f"-n 8 --bind-to none {words}")
     assert faults(runtime) == faults(train_job) == []
@@ -109,6 +109,14 @@ def test_a_pod_of_a_trainjob_may_start_its_ranks() -> None:
     secret = {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
     assert {"name": "UNILAUNCH_SECRET", "valueFrom": secret} in container["env"]
     assert 'rendezvous="$(openssl rand -hex 32)"' in _emit("trainjob", f"-n 8 {words}")
+    runtime, train_job = _objects("trainjob", "-n 2 --epochs 3")
+    assert train_job["spec"]["trainer"] == {"numNodes": 2}
+    ((container,),) = (pod["containers"] for pod in _pods(runtime))
+    assert container["command"][:4] == ["python", "-m", "unilaunch", "run"]
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}} in container["env"]
+    assert {"name": "WORLD_SIZE", "value": "2"} in container["env"]
+    assert {"name": "MASTER_ADDR", "value": "unilaunch-gcn-node-0-0.unilaunch-gcn"} in container["env"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,10 +151,10 @@ def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
     """JobSet's webhook refuses pods whose names would have more than 63 characters."""
     script = "examples/graph/train_gat_on_ogbn_products.py"
     (job_set,) = _objects("jobset", f"-n 10000 --backend torch {script}")
-    runtime, train_job = _objects("trainjob", f"-n 2 --nodes 2 --backend torch {script}")
+    runtime, train_job = _objects("trainjob", f"-n 10000 --backend torch {script}")
     owners = [(job_set, job_set["spec"]), (train_job, runtime["spec"]["template"]["spec"])]
     names = [f"{one['metadata']['name']}-{job['name']}-0" for one, spec in owners for job in spec["replicatedJobs"]]
-    last = {"ranks": 9999, "node": 9999, "launcher": 0}
+    last = {"ranks": 9999, "node": 9999}
     assert [name.split("-")[-2] for name in names] == list(last)
     assert all(len(f"{name}-{index}-abcde") <= 63 for name, index in zip(names, last.values(), strict=True))
 
@@ -154,7 +162,7 @@ def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
     """Kubernetes waits longer than --grace; the ranks' pods have the resources and shared memory."""
-    words, grace = (f"{ALL} --grace 60", 60) if kind == "jobset" else (ALL, 30)
+    words, grace = (ALL, 30) if kind == "mpijob" else (f"{ALL} --grace 60", 60)
     pods = [pod for fields in _objects(kind, words) for pod in _pods(fields)]
     assert pods
     for pod in pods:
@@ -301,10 +309,9 @@ def test_a_worker_that_failed_starts_again_for_the_next_launcher() -> None:
         assert [replicas[name]["restartPolicy"] for name in ("Launcher", "Worker")] == ["Never", policy]
 
 
-@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
-def test_pods_for_mpirun(kind: str) -> None:
+def test_pods_for_mpirun() -> None:
     """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""
-    objects = _objects(kind, "-n 4 --nodes 2 --cpus 6 --epochs 3")
+    objects = _objects("mpijob", "-n 4 --nodes 2 --cpus 6 --epochs 3")
     pods = {tuple(pod["containers"][0]["command"][:1]): pod for fields in objects for pod in _pods(fields)}
     launcher, worker = pods["mpirun",]["containers"][0], pods["/usr/sbin/sshd",]["containers"][0]
     assert launcher["command"][:5] == ["mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile"]
@@ -315,24 +322,24 @@ def test_pods_for_mpirun(kind: str) -> None:
     assert "resources" not in launcher
     assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
     assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
-    shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
-    assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
-    assert _emit(kind, "-n 4") == _emit(kind, "-n 4 --nodes 1")
-    of_hosts = _emit(kind, "-n 4 -H a:2,b:2 --cpus 6")
+    shape = ["slotsPerWorker: 2", "replicas: 2"]
+    assert all(words in _emit("mpijob", "-n 4 --nodes 2") for words in shape)
+    assert _emit("mpijob", "-n 4") == _emit("mpijob", "-n 4 --nodes 1")
+    of_hosts = _emit("mpijob", "-n 4 -H a:2,b:2 --cpus 6")
     assert all(words in of_hosts for words in shape)
     assert '"threads": 3' in of_hosts
-    assert '"threads": 1' in _emit(kind, "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
+    assert '"threads": 1' in _emit("mpijob", "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
 def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
     """As many as they have ranks; the launcher trains nothing."""
     backend = "torch" if kind == "cuda" else "mindspore"
-    for form, words, number in (("mpijob", "--nodes 2", 2), ("trainjob", "--nodes 2", 2), ("jobset", "", 1)):
+    for form, words, number in (("mpijob", "--nodes 2", 2), ("trainjob", "", 1), ("jobset", "", 1)):
         containers = _containers(form, f"-n 4 {words} --device {kind} --backend {backend}")
         limits = [container.get("resources", {}).get("limits") for container in containers]
         assert [each for each in limits if each] == [{resource: number}]
-        assert len(limits) == (1 if form == "jobset" else 2)
+        assert len(limits) == (2 if form == "mpijob" else 1)
 
 
 def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -348,14 +355,14 @@ def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest
 
 @pytest.mark.parametrize(("kind", "words", "refusal"), [
     ("mpijob", "-n 3 -H a:2,b:1", "every worker has the same number of ranks, not a: 2, b: 1"),
-    ("trainjob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
+    ("mpijob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
     ("mpijob", "-n 3 --nodes 2", "give -n as a multiple of 2"),
     ("mpijob", "-n 2 --nodes 2 -H a:1,b:1", "leave one out"),
     ("jobset", "-n 2 -H a:1,b:1", "give the number of all ranks, -n, and leave -H"),
     ("jobset", "-n 3 --ranks-per-pod 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple of 2"),
     ("jobset", "-n 2 --ranks-per-pod 2 -x UNILAUNCH_SECRET=a", "the manifest gives each pod its own: leave it out"),
-    ("trainjob", "-n 4 --ranks-per-pod 2 --nodes 2", "--nodes 2: --ranks-per-pod says how many pods there are"),
     ("trainjob", "-n 4 --ranks-per-pod 2 --map-by slot", "--emit trainjob: no mpirun starts the ranks: leave out"),
+    ("jobset", "-n 2 --nnodes 2", "--nnodes 2: leave it out"), ("mpijob", "-n 2 --nnodes 2", "type --nodes 2"),
     ("jobset", "--epochs 2", "give the number of all ranks, -n"),
     ("jobset", "-n 2 --bind-to none", "--bind-to none: a rank has a pod, and its processors, to itself: leave it out"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),

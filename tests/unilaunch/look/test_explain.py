@@ -1,7 +1,5 @@
 """What explain shows, without a launcher."""
 
-import time
-
 import pytest
 
 from unilaunch.look.explain import explain
@@ -10,7 +8,7 @@ from unilaunch.spec.run_spec import RunSpec
 
 def test_exported_variables_are_shown_as_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """Each framework's list says which of its variables the user has set, and with which value."""
-    assert explain(RunSpec(), {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "elsewhere"}, time.monotonic()) == 0
+    assert explain(RunSpec(), {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "elsewhere"}) == 0
     shown = capsys.readouterr().out
     torch = shown.partition("torch would find\n")[2].partition(" would find\n")[0]
     assert "OMP_NUM_THREADS=7  (exported: left as it is)" in torch
@@ -22,11 +20,11 @@ def test_what_only_all_ranks_know_is_not_made_up(capsys: pytest.CaptureFixture[s
     """Two of four ranks are here: who else shares the cores, and how many hosts there are, nobody has told yet."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     environ = {f"OMPI_COMM_WORLD_{name}": value for name, value in zip(names, "0402", strict=True)}
-    assert explain(RunSpec(), environ, time.monotonic()) == 0
+    assert explain(RunSpec(), environ) == 0
     shown = capsys.readouterr().out
     for line in ("GROUP_WORLD_SIZE=(agreed on", "OMP_NUM_THREADS=(agreed on", "LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4"):
         assert line in shown
-    explain(RunSpec(threads=3), environ | {"OMP_NUM_THREADS": "7"}, time.monotonic())
+    explain(RunSpec(threads=3), environ | {"OMP_NUM_THREADS": "7"})
     assert "OMP_NUM_THREADS=3\n" in capsys.readouterr().out
 
 
@@ -36,5 +34,5 @@ def test_what_only_all_ranks_know_is_not_made_up(capsys: pytest.CaptureFixture[s
 ])  # fmt: skip
 def test_how_ranks_find_each_other(environ: dict[str, str], way: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is really used."""
-    explain(RunSpec(), environ, time.monotonic())
+    explain(RunSpec(), environ)
     assert f"find each other through {way}" in capsys.readouterr().out

@@ -57,7 +57,7 @@ def test_a_job_that_has_ended_has_the_fields_of_one_that_runs(
 ) -> None:
     """For programs that read the JSON."""
     heard = listen([], several=False, host_timeout=5.0)
-    inbox = Inbox(heard.listener, heard.secret, 5.0)
+    inbox = Inbox(heard)
     inbox.ranks[0] = RankSeen(run="a run", host="node0", exit_code=0, state=RankState.EXITED, moved=1.0)
     running = Inspection(Monitor(inbox, 1, False, None, True), tmp_path, None).snapshot()
     inbox.close()

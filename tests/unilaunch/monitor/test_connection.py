@@ -72,8 +72,8 @@ class _Agent:
 class _Job:
     """An inbox, a monitor of so many ranks, and agents that call it. Its options are those of `Monitor`."""
 
-    def __init__(self, inbox: Inbox, where: str, size: int, options: dict[str, Any]) -> None:
-        self.inbox, self.where, self.agents = inbox, where, list[_Agent]()
+    def __init__(self, inbox: Inbox, size: int, options: dict[str, Any]) -> None:
+        self.inbox, self.where, self.agents = inbox, inbox.where, list[_Agent]()
         usual: dict[str, Any] = {"several": False, "stall_timeout": None, "abort": True}
         self.monitor = Monitor(inbox, size, **usual | options)
 
@@ -108,9 +108,8 @@ class _Job:
 
 @contextmanager
 def _job(size: int = 1, host_timeout: float = 15.0, **options: Any) -> Iterator[_Job]:
-    listening = listen([], several=False, host_timeout=host_timeout)
-    with Inbox(listening.listener, listening.secret, host_timeout) as inbox:
-        job = _Job(inbox, listening.where, size, options)
+    with Inbox(listen([], several=False, host_timeout=host_timeout)) as inbox:
+        job = _Job(inbox, size, options)
         try:
             yield job
         finally:

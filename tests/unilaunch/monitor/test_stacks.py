@@ -53,23 +53,6 @@ def test_ranks_at_one_place_are_together() -> None:
     assert "load_part" in groups[1]["where"]
 
 
-def test_native_stacks_are_read_as_pyspy_writes_them() -> None:
-    """Its main thread comes first; frames of C have a library, and no line."""
-    text = (
-        'Process 17: python train.py\nPython v3.11.2\n\nThread 17 (idle): "MainThread"\n'
-        "    pthread_cond_wait (libc.so.6)\n    c10d::Work::wait(long) (libtorch_cpu.so)\n    main (train.py:7)\n"
-        "Thread 19 (active)\n    other (libc.so.6)\n"
-    )  # fmt: skip
-    below = text.replace("    pthread", "    a (b.so)\n    0x7f (b.so)\n    b (b.so)\n    pthread")
-    below = below.replace("    main (train.py:7)", "    main (train.py:7)\n    run (unilaunch/rank/run.py:7)")
-    told = (
-        "a (b.so:?) < b (b.so:?) < pthread_cond_wait (libc.so.6:?) < c10d::Work::wait(long) (libtorch_cpu.so:?) < main"
-    )
-    assert describe(below, {"phase": "program"}) == f"{told} (train.py:7), in phase 'program'"
-    where = "pthread_cond_wait (libc.so.6:?) < c10d::Work::wait(long) (libtorch_cpu.so:?) < main (train.py:7)"
-    assert describe(text, {"phase": "program"}) == f"{where}, in phase 'program'"
-
-
 def test_the_frames_that_run_the_program_are_left_out() -> None:
     """The outermost ones of each thread; a program that has called unilaunch shows that, and ours shows all."""
     frame = '  File "{}", line 1 in {}\n'.format

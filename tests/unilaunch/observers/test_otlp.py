@@ -76,17 +76,3 @@ def _seconds_of_the_end(url: str, tell: Any) -> float:
     with exporting(url, lambda: JOB, tell):
         begin = time.monotonic()
     return time.monotonic() - begin
-
-
-@pytest.mark.system
-def test_label_sets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that names a figure anew at each step; the figures that are known still go out."""
-    monkeypatch.setattr(otlp, "_MOST_SERIES", 20)
-    told: list[str] = []
-    rank = {**RANK, "values": {f"loss {at}": float(at) for at in range(100)}}
-    with collecting(tmp_path / "log") as url, exporting(url, lambda: {**JOB, "ranks": [rank]}, told.append):
-        pass
-    points = read_points(tmp_path / "log")[1]
-    assert len(points["unilaunch.value"]) < 20
-    assert points["unilaunch.ranks"] == [({}, 1)]
-    assert len([line for line in told if "more than 20 metrics and labels: others are not sent" in line]) == 1

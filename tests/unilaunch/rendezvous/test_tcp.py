@@ -109,7 +109,7 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
     ended = threading.Event()
 
     def watch() -> None:
-        with Inbox(heard.listener, heard.secret, 15.0) as inbox:
+        with Inbox(heard) as inbox:
             while not ended.is_set():
                 inbox.take(0.05)
             assert not inbox.connected

@@ -40,7 +40,6 @@ def _several(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read(words: list[str], **environ: str) -> dict[str, Any]:
     given = parse(["run", "several", "--backend", "torch", *words])
-    del given["command"]
     return dict(read_task(RunSpec, given, environ).options or {})
 
 
@@ -113,8 +112,8 @@ def test_a_broken_plug_in_breaks_only_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its name says why it cannot be used; the others can."""
-    models = {**plugins.table()[plugins.MODELS], "broken": "no_such_module:Model"}
-    monkeypatch.setattr(plugins, "_table", {**plugins.table(), plugins.MODELS: models})
+    models = {**plugins.table()[plugins.MODELS.name], "broken": "no_such_module:Model"}
+    monkeypatch.setattr(plugins, "_table", {**plugins.table(), plugins.MODELS.name: models})
     plugins.make_all.cache_clear()
     try:
         assert set(plugins.models()) == {"calibration", "gcn", "mnist"}
