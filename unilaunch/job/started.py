@@ -66,7 +66,7 @@ class Started(ABC):
         """Whether there are ranks on this host; True if that is unknown."""
         return True
 
-    def early_end(self, begun: Collection[int]) -> "Failure | None":
+    def early_end(self, begun: Collection[int]) -> "Failure | None":  # noqa: ARG002  (the end of one alone is the job's)
         """Return the failure of an agent that has ended before the monitor has heard of any of its ranks.
 
         The others would wait for these ranks.
