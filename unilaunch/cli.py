@@ -7,13 +7,22 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
+from errno import EPIPE
 from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from unilaunch.errors import InputError, LauncherError, OutputError, SpecError, UnilaunchError, say, say_warning
+from unilaunch.errors import (
+    NO_ROOM,
+    InputError,
+    LauncherError,
+    OutputError,
+    SpecError,
+    UnilaunchError,
+    say,
+    say_warning,
+)
 from unilaunch.interfaces import plugins
 from unilaunch.spec.variables import SPEC
 
@@ -247,7 +256,7 @@ def _write(run: Callable[[], T]) -> T:
     except OSError as error:
         if error.filename and error.strerror:
             raise InputError(f"{error.filename}: {error.strerror}") from None
-        if error.errno not in {EPIPE, ENOSPC, EDQUOT, EFBIG}:
+        if error.errno not in {EPIPE, *NO_ROOM}:
             raise
         sys.stdout = None  # what is left cannot be written either
         if error.errno == EPIPE:

@@ -3,7 +3,10 @@
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from errno import EDQUOT, EFBIG, ENOSPC
 
+#: What a write says that finds no room in its file: a full disk, a quota, or ulimit -f.
+NO_ROOM = {ENOSPC, EDQUOT, EFBIG}
 #: The exit code of a job that was stopped and can be continued: EX_TEMPFAIL of sysexits.h.
 REQUEUE = 75
 #: Least similarity (difflib's ratio) of a suggested name, and how many longer names are shown at most.

@@ -138,6 +138,22 @@ def test_a_node_that_is_killed_leaves_nothing(node: int, cluster: Cluster, tmp_p
     assert [*cluster.left("sleep 9471"), *cluster.left("unilaunch guard")] == []
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_cannot_begin_is_named_at_once(node: int, cluster: Cluster, tmp_path: Path) -> None:
+    """Its ranks are not awaited for --timeout, 300 s; `launch` there says what has happened to its own processes."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\nif 'guard' in sys.orig_argv: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "sleep.py").write_text("import time\ntime.sleep(60)\n")
+    environ = [SECRET | ({"PYTHONPATH": str(tmp_path)} if one == node else {}) for one in (0, 1)]
+    jobs = [cluster.start(one, _line(one, cluster, ["sleep.py"]), tmp_path, environ[one]) for one in (0, 1)]
+    first, other = (job.finish() for job in jobs)
+    assert [first.returncode, other.returncode] == [137, 137]
+    assert f"the agent of node {node} (node{node}) was killed by SIGKILL before a rank began there" in first.stderr
+    assert ("the agent of this host was killed by SIGKILL" in other.stderr) == (node == 1)
+    assert max(first.seconds, other.seconds) < 60
+
+
 def test_a_node_that_loses_node_0_keeps_what_its_ranks_wrote(cluster: Cluster, tmp_path: Path) -> None:
     """Its agent had not read the last line yet when `launch` saw that node 0 has gone."""
     (tmp_path / "say.py").write_text(

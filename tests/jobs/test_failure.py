@@ -41,6 +41,22 @@ def test_the_others_can_go_on(launcher: Launcher, how: str, code: int, end: str,
     assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
 
 
+def test_a_program_that_ends_after_a_failure_keeps_what_it_has_written(tmp_path: Path) -> None:
+    """With --no-abort the job ends with its last program, also while that rank still prepares its own end.
+
+    The file is not closed, and only the end of the interpreter would destroy what holds it.
+    """
+    (tmp_path / "script.py").write_text(
+        f"{HEAD}import signal\nnative = signal.signal\n"
+        "def slow(*words):\n    time.sleep(1)\n    return native(*words)\n"
+        "if rank == 1: sys.exit(3)\n"
+        "time.sleep(1)\nfile = open('result', 'w')\nfile.write('done')\nsignal.signal = slow\n"
+    )
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "--no-abort", "script.py"], tmp_path)
+    assert job.returncode == 3
+    assert (tmp_path / "result").read_text() == "done"
+
+
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
 def test_what_all_ranks_share_is_said_once(openmpi5: Launcher, how: str, tmp_path: Path) -> None:
     """With the script's own frames; each rank's log has them, after what the rank has written."""

@@ -2,10 +2,11 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,25 @@ def test_every_job_gets_its_folder(openmpi5: Launcher, start: str, tmp_path: Pat
     folders = sorted((tmp_path / "runs").iterdir())
     assert [folder.name.partition("-")[0] for folder in folders] == ["7", "8"]
     assert [_ranks(folder) for folder in folders] == [["rank.0", "rank.1"]] * 2
+
+
+@pytest.mark.parametrize("errors", ["pipe", "terminal"])
+def test_output_for_which_the_disk_has_no_room_is_not_lost_silently(errors: str, tmp_path: Path) -> None:
+    """`launch train.py > out.txt`: one line says why the rest is missing there, and the log has all of it.
+
+    On a terminal `launch` itself writes the output, else its agent.
+    """
+    (tmp_path / "say.py").write_text("for number in range(9): print(number, flush=True)\n")
+    line = [sys.executable, "-m", "unilaunch", "launch", "--launcher", "direct", "-n", "1", "say.py"]
+    reading, end = pty.openpty() if errors == "terminal" else os.pipe()
+    with Path("/dev/full").open("wb") as full:
+        job = subprocess.Popen(line, cwd=tmp_path, stdout=full, stderr=end, stdin=subprocess.DEVNULL)
+    os.close(end)
+    said = b""
+    with suppress(OSError):  # the end of a terminal is an error
+        while piece := os.read(reading, 4096):
+            said += piece
+    os.close(reading)
+    assert job.wait() == 0
+    assert said.count(b"output is no longer shown: No space left on device; it is still kept") == 1
+    assert (tmp_path / "log_output" / "rank.0" / "stdout").read_text().split() == [*map(str, range(9))]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unilaunch.agent.processes import can_be_read
-from unilaunch.errors import UnilaunchError
+from unilaunch.errors import NO_ROOM, UnilaunchError
 from unilaunch.folder.files import last_lines, open_file
 from unilaunch.launchers import detect, known
 from unilaunch.monitor.messages import Shown
@@ -89,6 +89,7 @@ class Display:
         self.again = _SOONEST
         self.ended = False
         self.in_line = False  # the last line that was shown has no end yet
+        self.fault = ""  # why it could not be shown, if the console is a file without room
 
     def add(self, data: bytes) -> None:
         """Add the next piece of the stream, and show what can be shown now; b"" marks the end of the stream."""
@@ -126,7 +127,8 @@ class Display:
                 self.again = _SOONEST
         except BlockingIOError:
             self.again = min(2 * self.again, _LATEST)
-        except OSError:  # the reader has closed its end
+        except OSError as error:  # the reader has closed its end, or the output goes to a file on a full disk
+            self.fault = os.strerror(error.errno) if error.errno in NO_ROOM else ""
             self.shown = Shown.NOTHING
             self.waiting.clear()
 
@@ -280,7 +282,7 @@ class Stream:
         self.displays = [Display(console, paced=paced) for console in consoles if console >= 0]
         self.file = KeptFile()
         self.is_open = True
-        self._has_said_fault = False
+        self._said = {""}  # faults
 
     def move(self) -> bool:
         """Read a piece of output, write it to the file and show it; False at the end of the stream."""
@@ -320,14 +322,20 @@ class Stream:
         """Seconds until `show` is to be called again, at the latest."""
         return min((display.again for display in self.displays if display.backlog), default=UNFINISHED)
 
-    def take_fault(self) -> str:
-        """Return a line on why the output is no longer kept, once; "" if it is kept."""
-        if self._has_said_fault or not self.file.fault:
-            return ""
-        self._has_said_fault = True
-        is_visible = any(display.shown is not Shown.NOTHING for display in self.displays)
-        shown = "; it is still shown" if is_visible else ""
-        return f"unilaunch: {self.file.path}: output is no longer kept: {self.file.fault}{shown}\n"
+    def take_faults(self) -> str:
+        """Return lines on why the output is no longer kept, or no longer shown, each once; "" if it is."""
+        path, unkept = self.file.path, self.file.fault
+        unshown = next((display.fault for display in self.displays if display.fault), "")
+        lines = ""
+        if unkept not in self._said:
+            is_visible = any(display.shown is not Shown.NOTHING for display in self.displays)
+            shown = "; it is still shown" if is_visible else ""
+            lines += f"unilaunch: {path}: output is no longer kept: {unkept}{shown}\n"
+        if unshown not in self._said:
+            kept = f"; it is still kept in {path}" if path and not unkept else ""
+            lines += f"unilaunch: output is no longer shown: {unshown}{kept}\n"
+        self._said |= {unkept, unshown}
+        return lines
 
     def close(self) -> None:
         """Close the file and the consoles."""
@@ -392,8 +400,8 @@ class Output:
         """Show the waiting output; record the time and the files' sizes, if the files have grown."""
         for stream in self.streams:
             stream.show()
-            if line := stream.take_fault():
-                self.say(line)
+            if lines := stream.take_faults():
+                self.say(lines)
         if self.clock:
             self.clock.tick(last=last)
 

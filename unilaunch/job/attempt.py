@@ -215,7 +215,7 @@ def _wait(started: Started, inspection: Inspection, stop: UserStop, live: Live) 
         live.follow(monitor.inbox.ranks, inspection.stragglers.current)
         stop.pass_on()
         if not stop.signals.number:
-            monitor.look()
+            _look(monitor, started)
         live.banner.active = monitor.ending or bool(stop.signals.number)
         if monitor.ending:
             deadline = _deadline(monitor, deadline)
@@ -234,6 +234,13 @@ def _wait(started: Started, inspection: Inspection, stop: UserStop, live: Live) 
         if time.monotonic() > deadline:
             started.kill()
     return returncode
+
+
+def _look(monitor: Monitor, started: Started) -> None:
+    """Judge what the agents have sent; one that has ended too early sends nothing."""
+    monitor.look()
+    if not monitor.ending and (failure := started.early_end(monitor.inbox.ranks)):
+        monitor.end(Verdict(failure, failure.exit_code))
 
 
 def _deadline(monitor: Monitor, before: float) -> float:

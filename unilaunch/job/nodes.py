@@ -18,13 +18,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from hashlib import sha256
 from selectors import EVENT_READ, DefaultSelector
 
 from unilaunch.errors import EnvironmentMismatchError, LauncherError, RendezvousError, SpecError, say
+from unilaunch.folder.failure import Cause, Failure, signal_name
 from unilaunch.job.plan import Plan
 from unilaunch.job.started import DirectAgents, GuardHandle, Started
 from unilaunch.job.stop import UserSignals
@@ -49,6 +50,8 @@ PORT = 29500
 _LEAST = 16
 #: Seconds for a node's agent to end its ranks once node 0 has gone, and between two looks at it.
 _ENDING, _GLANCE = 3.0, 0.02
+#: Seconds for what an agent has sent before its end: it comes on another connection than the news of that end.
+_UNHEARD = 5.0
 _TRY, _PAUSE, _TICK = 5.0, 0.3, 0.2  # seconds for one call of node 0, between two calls, and between two looks
 #: The variables that node 0 sets for the ranks of other nodes.
 _TOLD = (SPEC, RESTARTS, MAX_RESTARTS)
@@ -340,6 +343,7 @@ class _StartedOnNodes(Started):
         self.stdout, self.stderr = local.stdout, local.stderr
         self._nodes = dict(leader.nodes)
         self._is_killed = False
+        self._early_since: float | None = None
 
     @override
     def poll(self) -> int | None:
@@ -355,6 +359,21 @@ class _StartedOnNodes(Started):
         if self._leader.nodes.get(node) is not line:
             return 1
         return 1 if self._is_killed and line.exit_code is None else line.exit_code  # its host may not answer
+
+    @override
+    def early_end(self, begun: Collection[int]) -> Failure | None:
+        ranks = len(self._leader.plan.rows) // self._leader.plan.task.spec.nnodes
+        ended = {0: self._local.poll(), **{node: self._exit_code(node, line) for node, line in self._nodes.items()}}
+        unheard = [node for node in ended if not any(rank // ranks == node for rank in begun)]
+        early = next((node for node in unheard if ended[node] is not None), None)
+        if early is None:
+            self._early_since = None
+            return None
+        self._early_since = self._early_since or time.monotonic()
+        if time.monotonic() - self._early_since < _UNHEARD:
+            return None
+        host = self._nodes[early].joined if early else socket.gethostname()
+        return _describe_early_end(f"node {early} ({host})", ended[early] or 1)
 
     @override
     def end_descriptor(self) -> int:
@@ -379,6 +398,12 @@ class _StartedOnNodes(Started):
     def _order(self, number: int) -> None:
         for line in self._nodes.values():
             line.send(messages.PassSignal(number))
+
+
+def _describe_early_end(where: str, code: int) -> Failure:
+    how = f"was killed by {signal_name(-code)}" if code < 0 else "has ended"
+    words = f"the agent of {where} {how} before a rank began there; the console of that node says more"
+    return Failure(Cause.LOST_AGENT, words, 128 - code if code < 0 else code)
 
 
 def follow(plan: Plan, environ: Mapping[str, str], signals: UserSignals, guard: GuardHandle | None) -> int:
@@ -417,6 +442,8 @@ class _Follower:
             if self.started and not self.exit_sent and (ended := self.started.poll()) is not None:
                 self.exit_sent = True
                 self.line.send(messages.Exited(ended))
+                if ended < 0:
+                    say(f"the agent of this host was killed by {signal_name(-ended)}")
             if self.passed_on < bool(self.signals.number) + self.signals.again:
                 self.passed_on += 1
                 self.line.send(messages.PassSignal(self.signals.number))

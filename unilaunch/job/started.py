@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from errno import E2BIG
 from pathlib import Path
@@ -22,6 +22,7 @@ from unilaunch.overriding import override
 from unilaunch.spec.variables import MAX_RESTARTS, MONITOR, RESTARTS, SECRET, SPEC
 
 if TYPE_CHECKING:
+    from unilaunch.folder.failure import Failure
     from unilaunch.job.terminal import Console
     from unilaunch.launchers.direct import Share
     from unilaunch.launchers.mpirun import Request
@@ -64,6 +65,16 @@ class Started(ABC):
     def has_ranks(self) -> bool:
         """Whether there are ranks on this host; True if that is unknown."""
         return True
+
+    def early_end(self, begun: Collection[int]) -> "Failure | None":  # noqa: ARG002  (the end of one alone is the job's)
+        """Return the failure of an agent that has ended before the monitor has heard of any of its ranks.
+
+        The others would wait for these ranks.
+
+        Args:
+            begun: The ranks of which the monitor has heard.
+        """
+        return None
 
     def forget_hosts(self) -> None:  # noqa: B027  (an agent waits for no other host)
         """End what still waits for a lost host."""

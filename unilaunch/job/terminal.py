@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from unilaunch.errors import one_line
+from unilaunch.errors import NO_ROOM, one_line
 from unilaunch.interfaces.step import Step
 from unilaunch.monitor.inbox import RankSeen
 from unilaunch.monitor.stragglers import Straggler
@@ -128,6 +128,7 @@ class Live:
         self.text = ""
         self.drawn = 0.0
         self.open_line = False
+        self.lacks_room = False  # the output goes to a file on a full disk, which was said
         self.lock = threading.Lock()
         self.unsaid: list[str] = []  # messages that the console had no room for
         self.banner = BannerFilter()
@@ -228,7 +229,9 @@ class Live:
             return
         if self.text and not self.open_line:
             _write(2, _CLEAR)
-        _write(target, data)
+        if (fault := _write(target, data)) and not self.lacks_room:
+            self.lacks_room = True
+            self.unsaid.append(f"output is no longer shown: {fault}; it is still kept")
         self.open_line = not data.endswith(b"\n")
         if self.text and not self.open_line:
             _write(2, self.text)
@@ -248,15 +251,17 @@ def _columns() -> int:
     return shutil.get_terminal_size((own or 80, 24)).columns
 
 
-def _write(target: int, data: str | bytes) -> None:
-    """Write to the console. If the console is closed, the job continues."""
+def _write(target: int, data: str | bytes) -> str:
+    """Write to the console. If the console is closed, the job continues; return why, if it is a file without room."""
     left = data.encode(errors="backslashreplace") if isinstance(data, str) else data
-    with suppress(OSError):
-        while left:
-            try:
-                left = left[os.write(target, left) :]
-            except BlockingIOError:  # another process has made the pipe or the terminal non-blocking
-                _poll(target, select.POLLOUT).poll()
+    while left:
+        try:
+            left = left[os.write(target, left) :]
+        except BlockingIOError:  # another process has made the pipe or the terminal non-blocking
+            _poll(target, select.POLLOUT).poll()
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno in NO_ROOM else ""
+    return ""
 
 
 def describe(ranks: Mapping[int, RankSeen], straggler: Straggler | None = None) -> str:

@@ -30,6 +30,7 @@ else:  # importing it takes 8 ms; Python needs only the methods
 
 #: Most bytes of the value of a function or a model, as JSON: with its envelope the value is one message.
 _LARGEST_VALUE = LARGEST - 4096
+_LONG = 1 << 63  # of C
 Hook = Callable[[ModuleType], None]
 
 
@@ -192,7 +193,10 @@ def _json(text: str) -> Any:
 
 def exit_code(exit_: SystemExit) -> int:
     """Return the exit code of a process that raises *exit_*."""
-    return (exit_.code or 0) & 0xFF if exit_.code is None or isinstance(exit_.code, int) else 1
+    if not isinstance(exit_.code, int | None):
+        return 1
+    code = exit_.code or 0
+    return code & 0xFF if -_LONG <= code < _LONG else 255  # as Python, which finds -1 in place of what C cannot hold
 
 
 def leave_out_launcher(error: BaseException) -> None:

@@ -249,12 +249,12 @@ def _wait_for_all(rank: Rank) -> None:
     if rank.status.stopped:
         rank.status.wait_for_release()
         return
-    rank.status.send(messages.Done())
-    if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
-        return  # the program has finalized MPI, which has waited for the others
+    flush_files()  # in case that this process is killed
     try:  # a rank may end in any way, for instance by os._exit; its agent reports how
-        with _noting_sigterm():
-            flush_files()  # in case that this process is killed
+        with _noting_sigterm():  # first: if this program was the last one, the order to end follows the message at once
+            rank.status.send(messages.Done())
+            if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
+                return  # the program has finalized MPI, which has waited for the others
             _end_together(rank.peers)
     except (PeerLostError, _TerminatedError) as error:
         rank.status.left_alone = True

@@ -4,6 +4,7 @@ import gc
 import importlib
 import importlib.util
 import re
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from full_disk import refusal_without_space
 from unilaunch.errors import SpecError
-from unilaunch.rank.program import AroundImport, check_value, keep_value, leave_out_launcher, run_program
+from unilaunch.rank.program import AroundImport, check_value, exit_code, keep_value, leave_out_launcher, run_program
 from unilaunch.spec.target import Target
 
 
@@ -107,3 +108,12 @@ def test_a_function_of_a_file_runs_without_its_main_block(tmp_path: Path, monkey
     assert value == [[1], 2, "__mp_main__", True, str(tmp_path)]
     with pytest.raises(SpecError, match="has no missing"):
         run_program(Target("function", f"{file}:missing"), [])
+
+
+@pytest.mark.parametrize("code", [None, 0, True, -1, 256, 1 << 70, -(1 << 63) - 1, "words", 3.5])
+def test_a_program_has_the_exit_code_that_python_gives_it(code: object) -> None:
+    """Also where it is no number of 8 bits: the sum of many errors is no success."""
+    plain = subprocess.run(
+        [sys.executable, "-S", "-c", f"raise SystemExit({code!r})"], check=False, capture_output=True
+    )
+    assert exit_code(SystemExit(code)) == plain.returncode
