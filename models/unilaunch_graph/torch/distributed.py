@@ -8,6 +8,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import MessagePassing
@@ -20,7 +21,7 @@ from unilaunch_graph.torch.dispatch import install, on_part
 from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part
+from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part, is_of_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
 from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
@@ -294,6 +295,30 @@ def _explain(error: Exception, part: GraphPart) -> None:
             f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "
             "indexes rows by sources needs them: ug.torch.halo(rows, part)[edge_index[0]]"
         )
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return what to do where a layer that is not distributed has the edges of a part, and rows of owned nodes alone.
+
+    Returns:
+        One line; "" if *error* has come from something else.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        layer, call = frame.f_locals.get("self"), (frame.f_locals.get("args"), frame.f_locals.get("kwargs"))
+        if isinstance(layer, MessagePassing) and not hasattr(layer, DISTRIBUTED) and _lacks_halo(tree_leaves(call)):
+            return (
+                f"ug.torch.distribute was not called: {type(layer).__name__} has the rows of this rank's nodes, and "
+                "part.edge_index begins at nodes of other ranks too: model = ug.torch.distribute(model, part)"
+            )
+    return ""
+
+
+def _lacks_halo(given: list[Any]) -> bool:
+    """Return whether a layer is given the edges of a part, and too few rows; a GPU's are not read after an error."""
+    tensors = [one for one in given if isinstance(one, torch.Tensor) and one.device.type == "cpu"]
+    edges = next((one for one in tensors if is_of_part(one) and one.numel()), None)
+    rows = next((one for one in tensors if one.dim() and one.is_floating_point()), None)
+    return edges is not None and rows is not None and len(rows) <= int(edges[0].max())
 
 
 def _has_other_targets(edges: Any, part: GraphPart) -> bool:

@@ -226,7 +226,12 @@ def make_part(
     return made
 
 
-def is_of_another_part(value: object, part: GraphPart) -> bool:
-    """Return whether *value* is the edge_index of a part with other edges: its halo rows are not those of *part*."""
+def is_of_part(value: object) -> bool:
+    """Return whether *value* is the edge_index of a part."""
     edges = _EDGES.get(id(value))
-    return edges is not None and edges is value and not torch.equal(edges, part.edge_index)
+    return edges is not None and edges is value
+
+
+def is_of_another_part(value: Any, part: GraphPart) -> bool:
+    """Return whether *value* is the edge_index of a part with other edges: its halo rows are not those of *part*."""
+    return is_of_part(value) and not torch.equal(value, part.edge_index)
