@@ -160,7 +160,7 @@ class PlanCommand(Command):
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:
             raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
-        from unilaunch_graph.partition.part_placement import crossing, place
+        from unilaunch_gcn.part_placement import crossing, place
         from unilaunch_graph.partition.partitioners import load_partitioner
 
         _refuse_no_files(options)
