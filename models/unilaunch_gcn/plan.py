@@ -246,9 +246,10 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
 
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.memory import forecast_memory, host_memory, leaves_rows_out, peak_memory, shares_of_parts
+    from unilaunch_gcn.reach import count_pruned
     from unilaunch_graph.partition.cut import order_nodes
     from unilaunch_graph.partition.partitioners import assign
-    from unilaunch_graph.partition.statistics import count, count_pruned
+    from unilaunch_graph.partition.statistics import count
 
     log = Log()
     graph = _read(options, log)

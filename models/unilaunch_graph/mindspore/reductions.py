@@ -76,7 +76,7 @@ class _Mean:
         self.collectives.calls.purpose = Purpose.MEAN
         self.collectives.all_reduce(sums)
         refuse_different_numbers("ug.mindspore", self.count, sums[1:].tolist())
-        result: Floats = (sums[0] / self.count).astype(dtype).reshape(())
+        result: Floats = (sums[:1] / self.count).astype(dtype).reshape(())
         return result
 
     def rmatmat(self, gradient: Floats) -> Floats:
