@@ -208,10 +208,10 @@ class _Total(torch.autograd.Function):
         ctx: Any, value: torch.Tensor, numbers: torch.Tensor, ranks: Ranks
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide = value.to(torch.promote_types(value.dtype, numbers.dtype)).reshape(1)
-        total, *others = ranks.all_reduce(torch.cat([wide, numbers]), Purpose.MEAN).split([1, len(numbers)])
-        sums = others[0].real
-        ctx.mark_non_differentiable(sums)
-        return total[0].to(value.dtype), sums
+        sums = ranks.all_reduce(torch.cat([wide, numbers]), Purpose.MEAN)
+        total, others = sums[0].to(value.dtype), sums[1:].real
+        ctx.mark_non_differentiable(others)
+        return total, others
 
     @staticmethod
     @override

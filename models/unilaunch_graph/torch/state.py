@@ -102,13 +102,13 @@ def _changes(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if len(rows) != len(x) or len(x) < _FEWEST_ROWS:
         return unknown
     step = -(-len(x) // _MOST_ROWS)
-    rounding = _ROUNDINGS * max(torch.finfo(x.dtype).eps, torch.finfo(rows.dtype).eps)
+    unit = _ROUNDINGS * max(torch.finfo(x.dtype).eps, torch.finfo(rows.dtype).eps)
     x, rows = x[::step].double(), rows[::step].double()
     low, high = x.min(0), x.max(0)
     begin, end = (rows.gather(0, at.indices[None])[0] for at in (low, high))
     factor = (end - begin) / (high.values - low.values)
     shift = begin - factor * low.values
-    rounding = rounding * (factor.abs() * x.abs().amax(0) + shift.abs())
+    rounding = unit * (factor.abs() * x.abs().amax(0) + shift.abs())
     varies = high.values > low.values
     is_made_so = ((rows - x * factor - shift).abs() <= rounding).all(0) & ((end - begin).abs() > rounding)
     if not (is_made_so | ~varies).all():

@@ -20,12 +20,13 @@ MISTAKES = (
 
 
 def _features(mistake: str) -> torch.Tensor:
+    x: torch.Tensor = part.x
     match mistake:
         case "own scale":
-            return (part.x - part.x.mean(0)) / (part.x.std(0) + 1e-9)
+            return (x - x.mean(0)) / (x.std(0) + 1e-9)
         case "rows of length 1":
-            return functional.normalize(part.x)
-    return part.x
+            return functional.normalize(x)
+    return x
 
 
 def _loss(mistake: str, out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from models.graph.torch_parts import make_whole, on_parts
@@ -15,6 +17,7 @@ from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.state import refuse_own_statistics
 
 WHOLE = make_whole(num_nodes=60)
+Array = NDArray[Any]
 Change = Callable[[torch.Tensor], torch.Tensor]
 OWN: dict[str, Change] = {
     "mean": lambda x: x - x.mean(0),
@@ -41,7 +44,7 @@ OF_ROWS: dict[str, Change] = {
 FLAGS = np.eye(4, dtype=np.float32)[np.arange(60) % 3] + np.where(np.arange(60) % 2 == 0, 1, 0)[:, None] * np.eye(4)[3]
 
 
-def _refusals(change: Change, x: np.ndarray | None = None) -> list[str]:
+def _refusals(change: Change, x: Array | None = None) -> list[str]:
     whole = WHOLE if x is None else replace(WHOLE, graph=replace(WHOLE.graph, features=x.astype(np.float32)))
 
     def work(part: GraphPart) -> str:
@@ -62,7 +65,7 @@ def test_features_that_are_normalised_by_own_rows_are_refused(name: str) -> None
 
 @pytest.mark.parametrize("x", [None, FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)], ids=["numbers", "flags", "shares"])
 @pytest.mark.parametrize("name", OF_ROWS)
-def test_what_is_made_of_each_row_alone_is_not_refused(name: str, x: np.ndarray | None) -> None:
+def test_what_is_made_of_each_row_alone_is_not_refused(name: str, x: Array | None) -> None:
     """Nor is another model's input of the same width."""
     assert _refusals(OF_ROWS[name], x) == ["", ""]
 
