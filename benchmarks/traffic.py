@@ -21,14 +21,14 @@ import scipy.sparse as sp
 
 from graphs import make_large
 from mpirun import SHARED, train
+from unilaunch_gcn.reach import count_pruned, reached
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.cover import smallest_cover
 from unilaunch_graph.partition.partitioners import assign
 from unilaunch_graph.partition.preparation import sends_less_by_columns
-from unilaunch_graph.partition.reach import reached
-from unilaunch_graph.partition.statistics import PartitionStatistics, count, count_pruned
+from unilaunch_graph.partition.statistics import PartitionStatistics, count
 
 HIDDEN = {"cora": 16, "amazon_photo": 64, "coauthor_cs": 64, "reddit": 16}
 COLUMNS = ("broadcast", "features first", "weights first", "rows or sums", "A_hat X once", "by columns", "auto")

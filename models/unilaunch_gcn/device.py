@@ -12,13 +12,13 @@ from typing_extensions import override
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling, edge_weights
+from unilaunch_gcn.epilogue import Epilogue
 from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.network import EPSILON, Network, Pass
 from unilaunch_gcn.objective import Objective, objective_of
 from unilaunch_gcn.tensors import DeviceTensors, Masks
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, Ids, Indices
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.epilogue import Epilogue
 from unilaunch_graph.operators.halo_edges import Finish
 from unilaunch_graph.partition.part import Part
 

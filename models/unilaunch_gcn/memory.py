@@ -309,7 +309,7 @@ def leaves_rows_out(options: "TrainingSpec", *, is_directed: bool) -> bool:
 
 def share_of_part(options: "TrainingSpec", part: "Part") -> Share:
     """Return what a rank has; of rows that a training leaves out, those that its own edges show."""
-    from unilaunch_graph.partition.reach import reached
+    from unilaunch_gcn.reach import reached
 
     prunes = leaves_rows_out(options, is_directed=part.is_directed) and not part.adjacency
     flags = reached(part.split, part.owned_indptr, part.owned_indices, options.layers) if prunes else []
@@ -325,7 +325,7 @@ def share_of_part(options: "TrainingSpec", part: "Part") -> Share:
 
 def share_of_graph(options: "TrainingSpec", graph: "Graph", num_parts: int) -> Share:
     """Return what each rank has at least, before the graph is divided: an equal share, and no halo."""
-    from unilaunch_graph.partition.reach import reached
+    from unilaunch_gcn.reach import reached
 
     prunes = leaves_rows_out(options, is_directed=graph.is_directed)
     flags = reached(graph.split, graph.indptr, graph.indices, options.layers) if prunes else []

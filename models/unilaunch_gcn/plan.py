@@ -160,7 +160,7 @@ class PlanCommand(Command):
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:
             raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
-        from unilaunch_graph.partition.part_placement import crossing, place
+        from unilaunch_gcn.part_placement import crossing, place
         from unilaunch_graph.partition.partitioners import load_partitioner
 
         _refuse_no_files(options)
@@ -246,9 +246,10 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
 
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.memory import forecast_memory, host_memory, leaves_rows_out, peak_memory, shares_of_parts
+    from unilaunch_gcn.reach import count_pruned
     from unilaunch_graph.partition.cut import order_nodes
     from unilaunch_graph.partition.partitioners import assign
-    from unilaunch_graph.partition.statistics import count, count_pruned
+    from unilaunch_graph.partition.statistics import count
 
     log = Log()
     graph = _read(options, log)

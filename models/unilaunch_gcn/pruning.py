@@ -7,7 +7,7 @@ changes neither the loss nor a gradient of a weight: X^T G is a sum over rows, a
 
 1. `reach` finds these rows once, from the last layer to the first: a rank flags its own rows, one exchange brings the
    flags of the halo nodes, and a product with the edges flags the neighbours. Where more than half of all nodes are
-   flagged, a layer keeps all rows (`partition.reach.is_pruned`); all ranks decide alike, by a sum over ranks.
+   flagged, a layer keeps all rows (`reach.is_pruned`); all ranks decide alike, by a sum over ranks.
 2. The rows of a layer stand one after the other without gaps, in the order of the owned nodes. Dense products, ReLU,
    norms and the loss work on such rows as on all; a dropout mask is a function of the node's global id.
 3. `prune` makes two restricted parts for each layer, each with its own exchange, of the rows that it needs alone:
@@ -30,13 +30,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_gcn.aggregation import Aggregation, DiagonalScaling
+from unilaunch_gcn.reach import has_flagged, is_pruned
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.halo_edges import HaloEdges, covering
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.reach import Flags, has_flagged, is_pruned
+from unilaunch_graph.partition.statistics import Flags
 
 
 @dataclass(frozen=True, slots=True)

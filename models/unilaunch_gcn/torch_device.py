@@ -17,16 +17,16 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn import torch_epilogue
 from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.epilogue import Dropout, Epilogue
 from unilaunch_gcn.features import first_features
 from unilaunch_gcn.layers import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors, Masks, Operation
-from unilaunch_gcn.torch_epilogue import Passes
+from unilaunch_gcn.torch_epilogue import Passes, hash_places, mask_of_rows
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, Rows
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
-from unilaunch_graph.operators.epilogue import Dropout, Epilogue
-from unilaunch_graph.operators.torch_masks import hash_places, kept, mask_of_rows
+from unilaunch_graph.operators.torch_masks import kept
 from unilaunch_graph.partition.part import Part
 from unilaunch_torch.events import EventWatch
 from unilaunch_torch.linear import apply
@@ -73,7 +73,7 @@ class DeviceMasks(Masks):
 
         def mask(_: int) -> torch.Tensor:
             row_keys, column_keys = hash_places(self.of_layer(0), width)
-            return kept(row_keys[row] ^ column_keys[column], self.of_layer(0), self.kind)
+            return kept(row_keys[row] ^ column_keys[column], self.dropout, self.kind)
 
         return mask
 

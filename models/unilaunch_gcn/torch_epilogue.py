@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
-from unilaunch_graph.operators.epilogue import Epilogue
-from unilaunch_graph.operators.torch_masks import mask_of_rows
+from unilaunch_gcn.epilogue import Dropout, Epilogue
+from unilaunch_graph.operators.torch_masks import column_keys, kept, row_keys
 
 
 class Passes(Protocol):
@@ -30,6 +30,18 @@ class FinishedAggregation(Protocol):
 
     def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
         """Return A_hat.T @ rows."""
+
+
+def mask_of_rows(dropout: Dropout, width: int, kind: torch.dtype) -> torch.Tensor:
+    """Return 0 where an element is dropped, and 1 / (1 - probability) where it is kept. (rows, width)"""
+    rows, columns = hash_places(dropout, width)
+    return kept(rows[:, None] ^ columns, dropout.probability, kind)
+
+
+def hash_places(dropout: Dropout, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `dropout.row_keys` and `dropout.column_keys`."""
+    columns = torch.arange(width, device=dropout.nodes.device)
+    return row_keys(dropout.nodes, dropout.keys), column_keys(columns, dropout.keys)
 
 
 def apply(epilogue: Epilogue, rows: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

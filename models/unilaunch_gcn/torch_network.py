@@ -14,13 +14,13 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch.json_value import JsonValue
 from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.device import DeviceNetwork, FusedAggregation, HaloEdges
+from unilaunch_gcn.epilogue import Epilogue
 from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, count_decayed
 from unilaunch_gcn.network import HasGradient, Pass, StepFigures, Steps
 from unilaunch_gcn.objective import SPLITS, VALIDATION, Objective
 from unilaunch_gcn.torch_device import DeviceMasks, TorchDeviceTensors, TorchFeatures
 from unilaunch_gcn.torch_epilogue import FinishedAggregation, Sums, apply, finish
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.epilogue import Epilogue
 from unilaunch_graph.optimizer import BETA1, BETA2, Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_torch.events import EventWatch

@@ -4,7 +4,8 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import cast
 
@@ -69,6 +70,8 @@ class Member(Record):
 #: `run` sets it before the first line of a script; otherwise `join` does.
 member: Member | None = None
 _aborts = False  # whether an uncaught exception ends all ranks
+#: What libraries know of the exception that ends this process.
+_remedies: list[Callable[[BaseException], str]] = []
 
 
 def init(device: str = "auto") -> World:
@@ -110,6 +113,31 @@ def join(device: str = "auto") -> Member:
         placement = _place(device, member.facts)[member.world.rank]
         member = replace(member, placement=placement, world=replace(member.world, device=str(placement)))
     return member
+
+
+def add_remedy(remedy: Callable[[BaseException], str]) -> None:
+    """Let *remedy* say what to do about the exception that ends this process: one line, or "" where it does not know.
+
+    The line stands below the traceback.
+    """
+    _remedies.append(remedy)
+    if len(_remedies) > 1 or (member and member.supervised):
+        return
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        note_remedies(error)
+        show(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+def note_remedies(error: BaseException) -> None:
+    """Add to the exception that ends this process what libraries say to do about it."""
+    for remedy in _remedies:
+        with suppress(Exception):  # the user's own error is what matters
+            if line := remedy(error):
+                error.add_note(line)
 
 
 def _join(environ: Mapping[str, str], device: str) -> Member:

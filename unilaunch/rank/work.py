@@ -74,6 +74,7 @@ def _send_failure(error: BaseException, rank: Rank) -> int:
 def _send_once(error: BaseException, rank: Rank) -> int:
     if rank.task.model is None:
         program.leave_out_launcher(error)
+        current.note_remedies(error)
     exit_code, log = _explain(error, rank)
     rank.status.fail(error, exit_code, together=isinstance(error, KeyboardInterrupt), log=log)
     return exit_code

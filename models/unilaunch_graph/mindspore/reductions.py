@@ -12,7 +12,8 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.mindspore.part import GraphPart, only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
-from unilaunch_graph.network.functions import check_count
+from unilaunch_graph.network.functions import NUMBERS, check_count, numbers_of, refuse_different_numbers
+from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_mindspore.linear import widened
 
@@ -35,6 +36,7 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
 
     Raises:
         InputError: *count* is not positive: the graph has no such node.
+        SpecError: *count* differs between the ranks.
         ValueError: *losses* is a sum (MindSpore's own sum over no rows is garbage), or *part* is needed to tell which
             of two graphs of the script the losses are of.
     """
@@ -69,10 +71,12 @@ class _Mean:
     def matmat(self, losses: Floats) -> Floats:
         self.shape = losses.shape
         dtype = losses.dtype if losses.dtype.kind == "f" else np.float64
-        total = np.array([losses[: self.num_real].sum()], dtype)
+        numbers = [0.0] * NUMBERS if SIMULATED.get() else numbers_of(self.count)
+        sums = np.array([losses[: self.num_real].sum(), *numbers], np.float64)
         self.collectives.calls.purpose = Purpose.MEAN
-        self.collectives.all_reduce(total)
-        result: Floats = (total / self.count).astype(total.dtype).reshape(())
+        self.collectives.all_reduce(sums)
+        refuse_different_numbers("ug.mindspore", self.count, sums[1:].tolist())
+        result: Floats = (sums[:1] / self.count).astype(dtype).reshape(())
         return result
 
     def rmatmat(self, gradient: Floats) -> Floats:

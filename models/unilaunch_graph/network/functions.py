@@ -3,11 +3,12 @@
 First come the checks of arguments, which layers and losses use too.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from unilaunch.errors import InputError
+from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.purpose import Purpose
@@ -60,6 +61,50 @@ def check_count(count: int) -> None:
             f"mean over {count} nodes: expected a positive number, such as part.num_train, which is 0 of a graph "
             "without a known label or with an empty train_mask: give labels of some nodes; predictions need none"
         )
+
+
+#: How many numbers `numbers_of` returns.
+NUMBERS = 6
+#: What differs between ranks by no more than this share is rounding.
+_ROUNDED = 1e-5
+
+
+def numbers_of(count: float, class_weight: float | None = None) -> list[float]:
+    """Return what a mean sends beside its losses: of two numbers that ranks share, (1, number, square) each.
+
+    Their sums over the ranks tell each rank whether all have the same number. A rank without the second sends zeros.
+    """
+    weight = [0.0] * 3 if class_weight is None else [1.0, class_weight, class_weight**2]
+    return [1.0, float(count), float(count) ** 2, *weight]
+
+
+def refuse_different_numbers(package: str, count: float, sums: Sequence[float]) -> None:
+    """Refuse a mean whose count, or whose weights of the classes, are of a rank's own nodes.
+
+    Args:
+        package: Whose `mean` the user has called: "ug.torch".
+        count: This rank's.
+        sums: The sums of all ranks' `numbers_of`: so all ranks raise, or none.
+
+    Raises:
+        SpecError: A number differs between the ranks.
+    """
+    if _differ(*sums[:3]):
+        raise SpecError(
+            f"{package}.mean: the count differs between the ranks, here {float(count):g}: expected that of the whole "
+            f"graph: part.num_train, part.num_val, part.num_test, or {package}.sum_ranks of the ranks' own"
+        )
+    if _differ(*sums[3:]):
+        raise SpecError(
+            f"{package}.mean: the loss function's weights of the classes differ between the ranks: expected those of "
+            f"the whole graph, from counts such as {package}.sum_ranks(torch.bincount(part.y[part.train_mask], "
+            "minlength=part.num_classes))"
+        )
+
+
+def _differ(number: float, total: float, squares: float) -> bool:
+    """Return whether *number* numbers differ, by their sum and the sum of their squares; not so of NaN."""
+    return number > 0 and squares / number - (total / number) ** 2 > (_ROUNDED * total / number) ** 2
 
 
 def check_probability(name: str, probability: float) -> None:

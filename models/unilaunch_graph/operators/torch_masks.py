@@ -8,7 +8,6 @@ import torch
 
 from unilaunch_graph import dropout as host
 from unilaunch_graph.arrays import FloatType
-from unilaunch_graph.operators.epilogue import Dropout
 
 #: What each row is of, as int64: (nodes,), or for edges (sources, targets, repeats) as `dropout.edge_keys` takes them.
 Ids = tuple[torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -34,19 +33,7 @@ def mask_of_ids(
         return torch.from_numpy(host.mask_of_words(words, shape, keys, probability, dtype))
     rows = row_keys(*ids, keys) if len(ids) == 1 else edge_keys(*ids, keys)
     columns = column_keys(torch.arange(prod(shape[1:]), device=rows.device), keys)
-    return kept(rows[:, None] ^ columns, Dropout(ids[0], keys, probability), kind).view(shape)
-
-
-def mask_of_rows(dropout: Dropout, width: int, kind: torch.dtype) -> torch.Tensor:
-    """Return 0 where an element is dropped, and 1 / (1 - probability) where it is kept. (rows, width)"""
-    rows, columns = hash_places(dropout, width)
-    return kept(rows[:, None] ^ columns, dropout, kind)
-
-
-def hash_places(dropout: Dropout, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `dropout.row_keys` and `dropout.column_keys`."""
-    columns = torch.arange(width, device=dropout.nodes.device)
-    return row_keys(dropout.nodes, dropout.keys), column_keys(columns, dropout.keys)
+    return kept(rows[:, None] ^ columns, probability, kind).view(shape)
 
 
 def row_keys(nodes: torch.Tensor, keys: Any) -> torch.Tensor:
@@ -67,9 +54,9 @@ def column_keys(columns: torch.Tensor, keys: Any) -> torch.Tensor:
     return _mix((columns + keys[1]) & 0xFFFFFFFF)
 
 
-def kept(words: torch.Tensor, dropout: Dropout, kind: torch.dtype) -> torch.Tensor:
+def kept(words: torch.Tensor, probability: float, kind: torch.dtype) -> torch.Tensor:
     """Return the mask's elements of some places, from the word of each."""
-    return (_mix(words) >= dropout.least).to(kind) * dropout.scale
+    return (_mix(words) >= host.least_kept(probability)).to(kind) * host.scale_of_kept(probability)
 
 
 def _mix(words: torch.Tensor) -> torch.Tensor:

@@ -1,14 +1,14 @@
 """Partition statistics: the nodes and edges of each part, and the rows that the parts send each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.reach import Flags, reached
 
+Flags = NDArray[np.bool_]
 #: Rows that part i sends to part j in an exchange. (num_parts, num_parts)
 Traffic = NDArray[np.int64]
 #: Edges, or pairs of a node and a part, that are processed at once.
@@ -61,14 +61,14 @@ def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> PartitionSt
         num_parts: Number of parts.
     """
     by_source, every = graph.reversed() if graph.is_directed else graph, np.ones(graph.num_nodes, bool)
-    traffic, cut = _count(by_source, owner, num_parts, every, every)
+    traffic, cut = count_traffic(by_source, owner, num_parts, every, every)
     edges = np.bincount(owner, weights=graph.degrees, minlength=num_parts).astype(np.int64)
     nodes_of = np.bincount(owner, minlength=num_parts)
     cut = cut if graph.is_directed else cut // 2
     return PartitionStatistics(graph.num_nodes, nodes_of, edges, cut, traffic, graph.is_directed)
 
 
-def _count(
+def count_traffic(
     by_source: Graph, owner: NDArray[np.int64], num_parts: int, sources: Flags, targets: Flags
 ) -> tuple[Traffic, int]:
     """Return the traffic, and the edges between parts, of the edges from some nodes to some nodes."""
@@ -91,32 +91,6 @@ def _count(
         pairs = owner[begin:end][sent] * num_parts + parts
         traffic += np.bincount(pairs, minlength=num_parts**2).reshape(num_parts, num_parts)
     return traffic, cut
-
-
-def count_pruned(
-    graph: Graph, owner: NDArray[np.int64], statistics: PartitionStatistics, num_layers: int
-) -> PartitionStatistics:
-    """Return the statistics of a training that leaves out the rows that no training node's loss reaches.
-
-    Args:
-        graph: The graph; an undirected one.
-        owner: The part of each node. (num_nodes,)
-        statistics: Its parts, counted.
-        num_layers: Number of layers.
-    """
-
-    def traffic(sources: Flags, targets: Flags) -> Traffic:
-        if sources.all() and targets.all():
-            return statistics.traffic
-        return _count(graph, owner, statistics.num_parts, sources, targets)[0]
-
-    every = np.ones(graph.num_nodes, bool)
-    flags = reached(graph.split, graph.indptr, graph.indices, num_layers)
-    return replace(
-        statistics,
-        exchanged=[(traffic(every, rows), traffic(rows, every)) for rows in flags[1:]],
-        rows=[np.bincount(owner[rows], minlength=statistics.num_parts) for rows in flags],
-    )
 
 
 def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:

@@ -8,6 +8,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import MessagePassing
@@ -20,7 +21,7 @@ from unilaunch_graph.torch.dispatch import install, on_part
 from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part
+from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part, is_of_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
 from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
@@ -61,7 +62,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     if hasattr(model, DISTRIBUTED):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
-    inside = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
+    in_layers = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
     modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
     clear_caches(model)
     checked = Check(model, part) if check else None
@@ -69,12 +70,10 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
     for name, module in modules:
         _distribute_one(module, name, part)
-        if module not in inside:  # it is called by its layer
-            _let_know(module, part)
+        if module not in in_layers:  # it is called by its layer
+            _enter_part(module, part)
     follow_dropouts(model, part)
-    _check_calls(model, part, checked)
-    if check:
-        _compare_weights(model, part)
+    _watch_forward(model, part, checked)
     setattr(model, DISTRIBUTED, id(part.exchange))
     broadcast_first_state(model, part)
     return model
@@ -109,7 +108,7 @@ def _sums(layer: torch.nn.Module) -> bool:
     return isinstance(layer, MessagePassing) and is_of_torch_geometric and message_of(layer) is not None
 
 
-def _let_know(module: torch.nn.Module, part: GraphPart) -> None:
+def _enter_part(module: torch.nn.Module, part: GraphPart) -> None:
     """Let PyG's functions know the part in each method by which a script may enter the module: forward, encode, ..."""
     kinds = (kind for kind in type(module).__mro__ if kind.__module__.split(".")[0] != "torch")
     names = {name for kind in kinds for name in vars(kind) if name[0] != "_" and not hasattr(MessagePassing, name)}
@@ -159,7 +158,7 @@ def _lifted(names: list[str]) -> set[str]:
     return {name.removesuffix("_j") for name in names if name.endswith("_j")} - {"edge_index", "size"}
 
 
-class _Pair(tuple[torch.Tensor, torch.Tensor]):
+class _SourcesAndTargets(tuple[torch.Tensor, torch.Tensor]):
     """Rows of all sources, and rows of the owned nodes, where the layer gave one tensor."""
 
     __slots__ = ()
@@ -179,7 +178,7 @@ def _with_sources(
         if size is not None and any(given not in {None, part.num_owned} for given in size):
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
-            rows[argument] = _lift(rows[argument], f"{name}: {argument}", self.node_dim, part)
+            rows[argument] = _sources_and_targets(rows[argument], f"{name}: {argument}", self.node_dim, part)
         summed: torch.Tensor | None = sum_rows(self, edge_index, rows, part) if may_sum else None
         if summed is not None:
             return summed
@@ -190,10 +189,10 @@ def _with_sources(
     return propagate
 
 
-def _lift(rows: Any, name: str, axis: int, part: GraphPart) -> Any:
+def _sources_and_targets(rows: Any, name: str, axis: int, part: GraphPart) -> Any:
     """Return the rows of all sources and the rows of the targets."""
     if isinstance(rows, torch.Tensor):
-        return _Pair((_halo_along(rows, name, axis, part), rows))
+        return _SourcesAndTargets((_halo_along(rows, name, axis, part), rows))
     if isinstance(rows, tuple | list) and isinstance(rows[0], torch.Tensor):
         return (_halo_along(rows[0], name, axis, part), rows[1])
     return rows
@@ -212,7 +211,7 @@ def _halo_along(rows: torch.Tensor, name: str, axis: int, part: GraphPart) -> to
 
 def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
     def step(self: MessagePassing, *args: Any, **rows: Any) -> Any:
-        own = {name: rows[name][1] for name in plain & set(rows) if isinstance(rows[name], _Pair)}
+        own = {name: rows[name][1] for name in plain & set(rows) if isinstance(rows[name], _SourcesAndTargets)}
         return method(self, *args, **{**rows, **own})
 
     return step
@@ -230,20 +229,63 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
     _bind(module, "forward", forward, part)
 
 
-def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
-    """Check the numbers of the first call, refuse the edges of another part, and say what an index's error may be."""
+def _watch_forward(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
+    """Let each forward of the whole model refuse what would be wrong, and say what an index's error may be.
+
+    Before it come the edges of another part, and the check by numbers; after it the comparison of the ranks' weights.
+    """
     method = getattr(model.forward, "__func__", None)
     if method is None or (part.world_size == 1 and not checked):
         return
 
     def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
-        if not ON_BLOCK.get() and any(is_of_another_part(given, part) for given in (*args, *options.values())):
-            raise SpecError(
-                f"{type(self).__name__} is called with the edge_index of another part than that it is distributed on: "
-                "distribute a second model on that part, and load this one's state"
-            )
-        if checked and is_eager() and not ON_BLOCK.get():
-            on_part(checked.first, None)(self, args, options)
+        if ON_BLOCK.get():
+            return method(self, *args, **options)
+        _refuse_other_edges(self, (*args, *options.values()), part)
+        if not checked or not is_eager():
+            return explained(self, *args, **options)
+        on_part(checked.first, None)(self, args, options)
+        before = _num_calls(part)
+        out = explained(self, *args, **options)
+        if _num_calls(part) > before:  # all ranks have made this forward
+            _compare_weights(self, part)
+        return out
+
+    explained = _explained(method, part)
+    _bind(model, "forward", forward, part)
+    if checked:
+        setattr(model, Check.ATTRIBUTE, checked)
+        model.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
+
+
+def _refuse_other_edges(model: torch.nn.Module, given: tuple[Any, ...], part: GraphPart) -> None:
+    if any(is_of_another_part(one, part) for one in given):
+        raise SpecError(
+            f"{type(model).__name__} is called with the edge_index of another part than that it is distributed on: "
+            "distribute a second model on that part, and load this one's state"
+        )
+
+
+def _num_calls(part: GraphPart) -> int:
+    """Return how many collectives the ranks have called."""
+    return part.ranks.collectives.calls.number if part.world_size > 1 else 0
+
+
+def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
+    """Compare the ranks' weights after forwards 1, 2, 4, 8, ...: weights that differ stay so."""
+    count = vars(model)[_FORWARDS] = vars(model).get(_FORWARDS, 0) + 1
+    if count & (count - 1) == 0:
+        refuse_different_weights(model, part)
+
+
+def _count_anew(model: torch.nn.Module, _: object) -> None:
+    vars(model).pop(_FORWARDS, None)
+
+
+def _explained(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
+    """Return a forward whose error of an index says what it may be."""
+
+    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
@@ -251,35 +293,7 @@ def _check_calls(model: torch.nn.Module, part: GraphPart, checked: Check | None)
                 _explain(error, part)
             raise
 
-    _bind(model, "forward", forward, part)
-    if checked:
-        setattr(model, Check.ATTRIBUTE, checked)
-
-
-def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
-    """Compare the ranks' weights after forwards 1, 2, 4, 8, ...: weights that differ stay so."""
-    method = getattr(model.forward, "__func__", None)
-    if method is None or part.world_size == 1:
-        return
-    calls = part.ranks.collectives.calls
-
-    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
-        if not is_eager() or ON_BLOCK.get():
-            return method(self, *args, **options)
-        number = calls.number
-        out = method(self, *args, **options)
-        if calls.number > number:  # all ranks have made this forward
-            count = vars(self)[_FORWARDS] = vars(self).get(_FORWARDS, 0) + 1
-            if count & (count - 1) == 0:
-                refuse_different_weights(self, part)
-        return out
-
-    _bind(model, "forward", forward, part)
-    model.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
-
-
-def _count_anew(model: torch.nn.Module, _: object) -> None:
-    vars(model).pop(_FORWARDS, None)
+    return forward
 
 
 def _explain(error: Exception, part: GraphPart) -> None:
@@ -304,6 +318,30 @@ def _explain(error: Exception, part: GraphPart) -> None:
             f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "
             "indexes rows by sources needs them: ug.torch.halo(rows, part)[edge_index[0]]"
         )
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return what to do where a layer that is not distributed has the edges of a part, and rows of owned nodes alone.
+
+    Returns:
+        One line; "" if *error* has come from something else.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        layer, call = frame.f_locals.get("self"), (frame.f_locals.get("args"), frame.f_locals.get("kwargs"))
+        if isinstance(layer, MessagePassing) and not hasattr(layer, DISTRIBUTED) and _lacks_halo(tree_leaves(call)):
+            return (
+                f"ug.torch.distribute was not called: {type(layer).__name__} has the rows of this rank's nodes, and "
+                "part.edge_index begins at nodes of other ranks too: model = ug.torch.distribute(model, part)"
+            )
+    return ""
+
+
+def _lacks_halo(given: list[Any]) -> bool:
+    """Return whether a layer is given the edges of a part, and too few rows; a GPU's are not read after an error."""
+    tensors = [one for one in given if isinstance(one, torch.Tensor) and one.device.type == "cpu"]
+    edges = next((one for one in tensors if is_of_part(one) and one.numel()), None)
+    rows = next((one for one in tensors if one.dim() and one.is_floating_point()), None)
+    return edges is not None and rows is not None and len(rows) <= int(edges[0].max())
 
 
 def _has_other_targets(edges: Any, part: GraphPart) -> bool:

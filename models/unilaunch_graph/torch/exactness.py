@@ -32,9 +32,11 @@ from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import line_of, process_kept
+from unilaunch_graph.torch.check_inputs import leaves_of
 from unilaunch_graph.torch.check_runs import ModelSimulation, held_by, name_of
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.state import refuse_own_statistics
 
 #: Where PyG's layers keep what they made of the edges.
 _CACHES = frozenset({"_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"})
@@ -111,7 +113,7 @@ class Check:
         Each rank draws rows like its own, and all ranks believe the worst verdict of any.
 
         Raises:
-            SpecError: The model is not exact on parts.
+            SpecError: The model is not exact on parts, or its rows are normalised by numbers of each rank's own.
         """
         leaves, tree = pytree.tree_flatten((args, dict(options)))
         kinds = [(type(leaf), getattr(leaf, "dtype", None), getattr(leaf, "ndim", None)) for leaf in leaves]
@@ -119,6 +121,8 @@ class Check:
         if key in self.seen or SIMULATED.get():
             return
         self.seen.add(key)
+        if self.part.world_size > 1:
+            refuse_own_statistics(leaves_of((args, dict(options))), self.part)
         finding, text = self.verdict(model, args, options).of_all(self.part.ranks)
         if finding is Finding.DIFFERS and self.part.world_size > 1:
             self.seen.discard(key)  # the next call is as wrong

@@ -54,7 +54,7 @@ def _exact_gcn_norm(  # noqa: PLR0913, PLR0917
     if not is_same(edge_index, part.edge_index) or not (edge_weight is None or is_same(edge_weight, part.edge_weight)):
         return norm()
     given = (part.edge_index,) if edge_weight is None else (part.edge_index, edge_weight)
-    return part.keep(("gcn_norm", len(given), loop, with_loops, dtype), given, norm)
+    return part.cached(("gcn_norm", len(given), loop, with_loops, dtype), given, norm)
 
 
 def _exact_laplacian(  # noqa: PLR0913, PLR0917

@@ -14,10 +14,10 @@ from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.network.layers import Framework, GraphAttention, GraphSage
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.torch.part import GraphPart, writes
+from unilaunch_graph.torch.part import GraphPart, version_of
 from unilaunch_torch.linear import OnHost, apply, call
 
-_known: Any = WeakIdKeyDictionary()  # tensor -> its `writes`, and what was made of it then
+_known: Any = WeakIdKeyDictionary()  # tensor -> its `version_of`, and what was made of it then
 
 
 class _Torch:
@@ -95,8 +95,8 @@ def made_of(tensor: torch.Tensor, every: Any = _known) -> dict[Any, Any]:
     if tensor.is_inference():  # torch does not count how often it is written to
         return {}
     known: tuple[Any, dict[Any, Any]] | None = every.get(tensor)
-    if known is None or known[0] != writes(tensor):
-        known = every[tensor] = writes(tensor), {}
+    if known is None or known[0] != version_of(tensor):
+        known = every[tensor] = version_of(tensor), {}
     return known[1]
 
 

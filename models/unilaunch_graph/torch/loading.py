@@ -1,5 +1,6 @@
 """`load`: from a data set's name to this rank's part, on the device that this rank was given."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from unilaunch.interfaces.backend import Collectives, TensorCollectives
-from unilaunch.rank.current import Member
+from unilaunch.rank.current import Member, add_remedy
 from unilaunch.rendezvous.rendezvous import meet
 from unilaunch.spec.run_spec import RunSpec
 from unilaunch_graph.loading import load_part
@@ -51,7 +52,17 @@ def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tu
 
 def _ranks(member: Member) -> Ranks:
     world = member.world
+    if world.size > 1:
+        add_remedy(_remedy)
     return Ranks(world.rank, world.size, _collectives(member), torch.device(world.device))
+
+
+def _remedy(error: BaseException) -> str:
+    if "torch_geometric" not in sys.modules:
+        return ""
+    from unilaunch_graph.torch.distributed import remedy_of
+
+    return remedy_of(error)
 
 
 def _collectives(member: Member) -> Collectives:

@@ -41,32 +41,32 @@ _EDGES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CacheEntry:
     """Tensors that were computed from others that seldom change.
 
     Attributes:
-        given: What they were computed from.
-        made: The tensors.
-        written: `writes` of each of both, then.
+        inputs: What they were computed from.
+        outputs: The tensors.
+        versions: `version_of` each of both, then.
     """
 
-    given: tuple[torch.Tensor, ...]
-    made: tuple[torch.Tensor, ...]
-    written: tuple[tuple[int, int], ...]
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+    versions: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, given: tuple[torch.Tensor, ...], made: tuple[torch.Tensor, ...]) -> "Kept":
-        """Return what is to be kept."""
-        return cls(given, made, tuple(map(writes, (*given, *made))))
+    def of(cls, inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]) -> "CacheEntry":
+        """Return the entry of what was computed now."""
+        return cls(inputs, outputs, tuple(map(version_of, (*inputs, *outputs))))
 
-    def is_of(self, *given: torch.Tensor) -> bool:
+    def is_of(self, *inputs: torch.Tensor) -> bool:
         """Return whether it was computed from these tensors, and no tensor has been written to since."""
-        same = len(given) == len(self.given) and all(map(operator.is_, given, self.given))
-        return same and self.written == tuple(map(writes, (*self.given, *self.made)))
+        same = len(inputs) == len(self.inputs) and all(map(operator.is_, inputs, self.inputs))
+        return same and self.versions == tuple(map(version_of, (*self.inputs, *self.outputs)))
 
 
-def writes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return what changes when a tensor is written to, or gets other memory: torch counts the one."""
+def version_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return what changes when a tensor is written to, or gets other memory: torch counts the writes."""
     return tensor._version, tensor.data_ptr()  # noqa: SLF001  (torch has no other name for it)
 
 
@@ -76,29 +76,29 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
 
     exchange: TensorHalo = field(repr=False)
     #: The halo of *x* and the normalisations of the edges, which seldom change.
-    kept: dict[Hashable, Kept] = field(default_factory=dict, repr=False)
+    cache: dict[Hashable, CacheEntry] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
         return self.ranks.device
 
-    def keep(self, key: Hashable, given: tuple[torch.Tensor, ...], compute: Callable[[], Tensors]) -> Tensors:
-        """Return what *compute* makes of the tensors *given*, by exchanges, kept until a rank writes to one of them.
+    def cached(self, key: Hashable, inputs: tuple[torch.Tensor, ...], compute: Callable[[], Tensors]) -> Tensors:
+        """Return what *compute* makes of the tensors *inputs*, by exchanges; made anew when a rank writes to one.
 
         All ranks must call this. On a device they do not ask each other: there all must write to the same tensors.
         """
-        if any(tensor.requires_grad or tensor.is_inference() for tensor in given) or not is_eager():
+        if any(tensor.requires_grad or tensor.is_inference() for tensor in inputs) or not is_eager():
             return compute()
-        kept = self.kept.get(key)
-        is_old = kept is None or not kept.is_of(*given)
+        entry = self.cache.get(key)
+        is_old = entry is None or not entry.is_of(*inputs)
         if self.device.type == "cpu":
             is_old = self.ranks.any(is_here=is_old, purpose=Purpose.HALO)
-        if kept is None or is_old:
+        if entry is None or is_old:
             with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
-                kept = self.kept[key] = Kept.of(given, compute())
-        made: Any = kept.made
-        return made  # type: ignore[no-any-return]
+                entry = self.cache[key] = CacheEntry.of(inputs, compute())
+        outputs: Any = entry.outputs
+        return outputs  # type: ignore[no-any-return]
 
     @property
     @override
@@ -117,7 +117,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         if self.world_size == 1:
             return rows
         if rows is self.x and not rows.requires_grad:
-            return self.keep("x", (rows,), lambda: (self.exchange.matmat(rows),))[0]
+            return self.cached("x", (rows,), lambda: (self.exchange.matmat(rows),))[0]
         return apply(self.exchange, rows)
 
     @override
@@ -226,7 +226,12 @@ def make_part(
     return made
 
 
-def is_of_another_part(value: object, part: GraphPart) -> bool:
-    """Return whether *value* is the edge_index of a part with other edges: its halo rows are not those of *part*."""
+def is_of_part(value: object) -> bool:
+    """Return whether *value* is the edge_index of a part."""
     edges = _EDGES.get(id(value))
-    return edges is not None and edges is value and not torch.equal(edges, part.edge_index)
+    return edges is not None and edges is value
+
+
+def is_of_another_part(value: Any, part: GraphPart) -> bool:
+    """Return whether *value* is the edge_index of a part with other edges: its halo rows are not those of *part*."""
+    return is_of_part(value) and not torch.equal(value, part.edge_index)

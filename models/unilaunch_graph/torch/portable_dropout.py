@@ -193,7 +193,7 @@ class Dropouts(TorchFunctionMode):
 
     def _known_edges(self) -> list[torch.Tensor]:
         """Return the part's edges, and those with the loops of a normalisation, whose weights are dropped (APPNP)."""
-        made = (tensor for kept in self.part.kept.values() for tensor in kept.made)
+        made = (tensor for entry in self.part.cache.values() for tensor in entry.outputs)
         return [self.part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
 
     def _ends(self, edges: torch.Tensor) -> Ids:

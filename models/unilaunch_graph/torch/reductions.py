@@ -1,14 +1,15 @@
 """Sums over the ranks for a training: losses, gradients, statistics."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.network.functions import check_count
+from unilaunch_graph.network.functions import NUMBERS, check_count, numbers_of, refuse_different_numbers
+from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
@@ -16,7 +17,9 @@ from unilaunch_graph.torch.ranks import Ranks
 #: What torch's loss functions save for backward where their result is a mean.
 _MEAN = 1
 #: What a mean stays a mean under, if it is multiplied by 1 or less: by a tensor, or (1) by a number.
-_LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"}
+_LINEAR = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"})
+#: What lies between the losses of nodes and their sum.
+_SUMS = _LINEAR | {"SumBackward0", "DivBackward0", "IndexBackward0", "SliceBackward0", "ViewBackward0"}
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -36,34 +39,73 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
 
     Raises:
         InputError: *count* is not positive: the graph has no such node.
-        SpecError: *losses* is a mean of a loss function of torch, which this would divide a second time.
+        SpecError: *losses* is a mean of a loss function of torch, which this would divide a second time; or *count* or
+            the loss function's weights of the classes differ between the ranks.
     """
     check_count(count)
     ranks = Ranks.of(part)
+    is_eager = not torch.compiler.is_compiling()
     is_scalar = losses.dim() == 0 and count != ranks.size  # else it is of statistics, which each rank has
-    if not torch.compiler.is_compiling() and is_scalar and _is_mean(losses.grad_fn):
+    if is_eager and is_scalar and _is_mean(losses.grad_fn):
         raise SpecError(
             "ug.torch.mean: the loss is a mean over this rank's nodes already: expected their sum: give the loss "
             "function reduction='sum'"
         )
+    numbers = torch.zeros(NUMBERS, dtype=torch.float64, device=ranks.device)
+    looks = is_eager and ranks.size > 1 and not SIMULATED.get() and not (ranks.has_loss and ranks.device.type != "cpu")
+    if looks:  # the host would wait for a device: there the first loss alone is looked at
+        numbers = torch.tensor(numbers_of(count, _class_weight(losses.grad_fn)), dtype=torch.float64).to(ranks.device)
     if losses.requires_grad and not ranks.has_loss:  # a compiled mean changes the state once
         ranks.has_loss = True
-    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), ranks)  # type: ignore[no-untyped-call]
-    return total / count
+    total, numbers = _Total.apply(losses.as_subclass(torch.Tensor).sum(), numbers, ranks)  # type: ignore[no-untyped-call]
+    if looks:
+        refuse_different_numbers("ug.torch", count, numbers.tolist())
+    mean_of_all: torch.Tensor = total / count
+    return mean_of_all
 
 
 def _is_mean(node: Any) -> bool:
     """Return whether a number, by what torch keeps for its backward, is a mean, or a mean and something else added."""
+    steps = _steps(node, _LINEAR, _is_enlarged)
+    return any(
+        type(step).__name__ == "MeanBackward0" or getattr(step, "_saved_reduction", None) == _MEAN for step in steps
+    )
+
+
+def _class_weight(node: Any) -> float | None:
+    """Return one number that tells the weights of the classes in torch's loss functions; None: there are none."""
+    for step in _steps(node, _SUMS):
+        scores, weight, of_positive = (_saved(step, name) for name in ("self", "weight", "pos_weight"))
+        of_classes = None if scores is None or scores.dim() == 1 else scores.shape[1:2]
+        for weights in (weight, of_positive):
+            if weights is not None and (
+                weights.shape == of_classes or (weights is of_positive and weights.numel() == 1)
+            ):
+                flat = weights.detach().double().flatten()
+                return float(flat @ torch.arange(1.0, 1 + len(flat), dtype=flat.dtype, device=flat.device))
+    return None
+
+
+def _saved(node: Any, name: str) -> torch.Tensor | None:
+    """Return a tensor that torch keeps for backward, unless a hook has packed it or a backward has freed it."""
+    try:
+        tensor = getattr(getattr(node, f"_raw_saved_{name}", None), "data", None)
+    except RuntimeError:
+        return None
+    return tensor if isinstance(tensor, torch.Tensor) else None
+
+
+def _steps(node: Any, linear: frozenset[str], ends: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
+    """Yield the steps of torch's backward from *node* on, through those that are in *linear*, and not beyond an end."""
     waiting, seen = [node], set()
     while waiting:
         node = waiting.pop()
-        name = type(node).__name__
-        if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN:
-            return True
-        if name in _LINEAR and node not in seen and not _is_enlarged(node):
-            seen.add(node)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if type(node).__name__ in linear and not ends(node):
             waiting += [before for before, _ in node.next_functions]
-    return False
 
 
 def _is_enlarged(node: Any) -> bool:
@@ -158,17 +200,23 @@ def _flat_gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 class _Total(torch.autograd.Function):
-    """A sum over ranks in which each rank's own value has its own gradient."""
+    """A sum over ranks in which each rank's own value has its own gradient, and the sums of other *numbers* with it."""
 
     @staticmethod
     @override
-    def forward(ctx: Any, value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-        return ranks.all_reduce(value.clone(), Purpose.MEAN)
+    def forward(
+        ctx: Any, value: torch.Tensor, numbers: torch.Tensor, ranks: Ranks
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = value.to(torch.promote_types(value.dtype, numbers.dtype)).reshape(1)
+        sums = ranks.all_reduce(torch.cat([wide, numbers]), Purpose.MEAN)
+        total, others = sums[0].to(value.dtype), sums[1:].real
+        ctx.mark_non_differentiable(others)
+        return total, others
 
     @staticmethod
     @override
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad, None
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[torch.Tensor, None, None]:
+        return grad, None, None
 
 
 class _GlobalSum(torch.autograd.Function):

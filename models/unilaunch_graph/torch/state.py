@@ -1,6 +1,8 @@
-"""Parameters and buffers of a model: the same on every rank."""
+"""What is the same on every rank: parameters and buffers of a model, and what is made of the part's features."""
 
 import hashlib
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch_geometric.nn.aggr import DegreeScalerAggregation
@@ -14,6 +16,10 @@ from unilaunch_graph.torch.ranks import Ranks
 _LIBRARIES = frozenset({"torch", "torch_geometric", "unilaunch_graph"})
 #: Weights differ by more than this share of their norm; other processors' rounding makes less.
 _ROUNDED = 1e-3
+#: Rows of features that are looked at; fewer may be so by chance.
+_FEWEST_ROWS, _MOST_ROWS = 10, 1000
+#: Roundings of the features' type that a number may be off.
+_ROUNDINGS = 64
 _SCALES = (
     "ug.torch.distribute: deg, the histogram of degrees (of PNAConv, DegreeScalerAggregation), differs between the "
     "ranks: expected the whole graph's: ug.torch.sum_ranks(torch.bincount(degrees, minlength=K)) with one K for all"
@@ -46,6 +52,92 @@ def refuse_different_weights(model: torch.nn.Module, part: GraphPart) -> None:
             "ug.torch.sum_gradients(model) before each optimizer.step(), and the same first weights, loaded states, "
             "learning rates and steps on every rank: decide by ug.torch.accuracy or mean, which are of the whole graph"
         )
+
+
+def refuse_own_statistics(given: Iterable[Any], part: GraphPart) -> None:
+    """Refuse features that each rank has normalised by numbers of its own rows. All ranks must call this.
+
+    Such are `part.x` less a rank's own mean, or divided by its own largest number: each column is multiplied by one
+    number, and another is added. If a rank's numbers make something else of a value of *x* than rank 0's, they are not
+    the graph's. What is made of each row alone (`F.normalize`, dropout) does not have such numbers.
+
+    Args:
+        given: What the model is called with; what is no matrix with the columns of `part.x` is not looked at.
+        part: This rank's part.
+
+    Raises:
+        SpecError: On every rank.
+    """
+    if not _are_features(part.x):
+        return
+    for rows in given:
+        if not _are_features(rows) or rows.shape[1] != part.num_features:
+            continue
+        own = _changes(part.x, rows.detach())
+        rank_0s = own.clone()
+        part.ranks.broadcast(rank_0s)
+        if part.ranks.any(is_here=_differ(own, rank_0s), purpose=Purpose.CHECK):
+            raise SpecError(
+                "the model is called with part.x normalised by numbers that differ between the ranks, such as the mean "
+                "of a rank's own rows: expected those of the whole graph: normalise x before ug.from_pyg, or by "
+                "ug.torch.sum_ranks(x.sum(0)) / part.num_nodes; check=False of ug.torch.distribute leaves this out"
+            )
+
+
+def _are_features(rows: Any) -> bool:
+    """Return whether they are a dense matrix of floats that are precise enough to be compared."""
+    is_dense = isinstance(rows, torch.Tensor) and rows.layout is torch.strided and rows.dim() == 2  # noqa: PLR2004
+    return is_dense and rows.dtype in {torch.float32, torch.float64}
+
+
+def _changes(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return how each column of *rows* was made of that of *x*, as rows = x * factor + shift.
+
+    Returns:
+        Smallest and largest number of the column of x, whether there are others, `_one_length`, factor, shift, and
+        largest rounding; NaN where a column has one number, and everywhere if a column was made in another way, or rows
+        are few. (7, columns) float64
+    """
+    unknown = x.new_full((7, x.shape[1]), torch.nan, dtype=torch.float64)
+    if len(rows) != len(x) or len(x) < _FEWEST_ROWS:
+        return unknown
+    step = -(-len(x) // _MOST_ROWS)
+    unit = _ROUNDINGS * max(torch.finfo(x.dtype).eps, torch.finfo(rows.dtype).eps)
+    x, rows = x[::step].double(), rows[::step].double()
+    low, high = x.min(0), x.max(0)
+    begin, end = (rows.gather(0, at.indices[None])[0] for at in (low, high))
+    factor = (end - begin) / (high.values - low.values)
+    shift = begin - factor * low.values
+    rounding = unit * (factor.abs() * x.abs().amax(0) + shift.abs())
+    varies = high.values > low.values
+    is_made_so = ((rows - x * factor - shift).abs() <= rounding).all(0) & ((end - begin).abs() > rounding)
+    if not (is_made_so | ~varies).all():
+        return unknown
+    between, length = ((x > low.values) & (x < high.values)).any(0).double(), _one_length(x).expand_as(shift)
+    return torch.stack([low.values, high.values, between, length, factor, shift, rounding]).where(varies, torch.nan)
+
+
+def _one_length(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a row's absolute numbers where all rows that have any have the same, else NaN. ()"""
+    lengths = x.abs().sum(1)
+    lengths = lengths.where(lengths > 0, lengths.max())
+    return lengths.max().where((lengths.max() - lengths.min()) <= _ROUNDED * lengths.max(), torch.nan)
+
+
+def _differ(own: torch.Tensor, rank_0s: torch.Tensor) -> bool:
+    """Return whether a number that both ranks' columns span becomes two.
+
+    Of a column with two numbers alone, nothing is known of those between them. Nor is anything known where all rows of
+    a rank have one length, and those of rank 0 another: each row may have been divided by its own.
+    """
+    low, high, between, length, factor, shift, rounding = own
+    low_of_0, high_of_0, between_of_0, length_of_0, factor_of_0, shift_of_0, rounding_of_0 = rank_0s
+    ends = torch.maximum(low, low_of_0), torch.minimum(high, high_of_0)
+    is_known = (between * between_of_0 > 0) | ((low == low_of_0) & (high == high_of_0))
+    is_of_rows = (length - length_of_0).abs() > _ROUNDED * length
+    gaps = torch.stack([end * (factor - factor_of_0) + shift - shift_of_0 for end in ends]).abs()
+    is_rounded = gaps <= rounding + rounding_of_0 + _ROUNDED * factor.abs() * (high - low)
+    return bool((is_known & ~is_of_rows & (ends[0] < ends[1]) & ~is_rounded).any())
 
 
 def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:

@@ -112,7 +112,7 @@ def _are_numbers(weights: Any, edge_index: torch.Tensor, rows: torch.Tensor, *, 
 
 def _chosen(edge_index: torch.Tensor, part: GraphPart) -> ChosenEdges | None:
     """Return the edges by target, made once; None if they are neither the part's nor those of a normalisation of it."""
-    known = [part.edge_index, *(tensor for kept in part.kept.values() for tensor in kept.made)]
+    known = [part.edge_index, *(tensor for entry in part.cache.values() for tensor in entry.outputs)]
     edges = next((tensor for tensor in known if is_same(edge_index, tensor)), None)
     if edges is None or edges.is_inference():
         return None

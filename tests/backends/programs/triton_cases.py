@@ -20,6 +20,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import triton_kernels
 from unilaunch_gcn.aggregation import ONES, DiagonalScaling
 from unilaunch_gcn.device import FusedAggregation, device_network
+from unilaunch_gcn.epilogue import Dropout, Epilogue
 from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec
@@ -28,7 +29,6 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.epilogue import Dropout, Epilogue
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part

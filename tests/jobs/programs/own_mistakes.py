@@ -14,17 +14,32 @@ from unilaunch.errors import SpecError
 part = ug.load("sbm")
 MISTAKES = (
     "none", "no sum_gradients", "another start", "another rate", "steps on rank 0", "another state", "a mean of a mean",
-    "a mean by hand", "a smooth mean", "a mean and a penalty",
+    "a mean by hand", "a smooth mean", "a mean and a penalty", "own scale", "own class weights", "own count",
+    "class weights", "rows of length 1",
 )  # fmt: skip
 
 
+def _features(mistake: str) -> torch.Tensor:
+    x: torch.Tensor = part.x
+    match mistake:
+        case "own scale":
+            return (x - x.mean(0)) / (x.std(0) + 1e-9)
+        case "rows of length 1":
+            return functional.normalize(x)
+    return x
+
+
 def _loss(mistake: str, out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    counts = torch.bincount(y, minlength=part.num_classes)
+    of_all = ug.torch.sum_ranks(counts)
     losses: dict[str, Callable[[], torch.Tensor]] = {
         "a mean of a mean": lambda: functional.cross_entropy(out, y),
         "a mean by hand": lambda: -functional.log_softmax(out, 1).gather(1, y[:, None]).mean(),
         "a smooth mean": lambda: functional.cross_entropy(out, y, label_smoothing=0.1),
         "a mean and a penalty": lambda: functional.cross_entropy(out, y) + 1e-3 * out.square().sum(),
         "none": lambda: functional.cross_entropy(out, y) * len(y),
+        "own class weights": lambda: functional.cross_entropy(out, y, weight=1 / (1.0 + counts), reduction="sum"),
+        "class weights": lambda: functional.cross_entropy(out, y, weight=1 / (1.0 + of_all), reduction="sum"),
     }
     return losses.get(mistake, lambda: functional.cross_entropy(out, y, reduction="sum"))()
 
@@ -40,10 +55,12 @@ def train(mistake: str) -> None:
     rate = 0.01 * (1 + part.rank * (mistake == "another rate"))
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     first = copy.deepcopy(model.state_dict())
+    x = _features(mistake)
     for _ in range(10):
         optimizer.zero_grad()
         mask = part.train_mask
-        loss = ug.torch.mean(_loss(mistake, model(part.x, part.edge_index)[mask], part.y[mask]), part.num_train)
+        count = int(mask.sum()) if mistake == "own count" else part.num_train
+        loss = ug.torch.mean(_loss(mistake, model(x, part.edge_index)[mask], part.y[mask]), count)
         torch.autograd.backward(loss)
         if mistake != "no sum_gradients":
             ug.torch.sum_gradients(model)

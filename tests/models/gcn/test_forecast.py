@@ -10,9 +10,9 @@ from hypothesis import given
 from graphs_by_hand import Cut, cut_graphs, parts_of
 from unilaunch.errors import PluginError, SpecError
 from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.part_placement import crossing, place
 from unilaunch_gcn.plan import Machine, PlanCommand, predict
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_graph.partition.part_placement import crossing, place
 from unilaunch_graph.partition.statistics import count
 
 

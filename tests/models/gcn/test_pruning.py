@@ -19,6 +19,7 @@ from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.pruning import prune
+from unilaunch_gcn.reach import count_pruned
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
@@ -27,7 +28,7 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.statistics import count, count_pruned
+from unilaunch_graph.partition.statistics import count
 
 T = TypeVar("T")
 

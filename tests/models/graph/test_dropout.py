@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from unilaunch_gcn.epilogue import Dropout
 from unilaunch_gcn.torch_device import DeviceMasks
+from unilaunch_gcn.torch_epilogue import mask_of_rows
 from unilaunch_graph.dropout import edge_keys, entry_mask, fill_mask, mask_of_words, stream_keys
-from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_masks import edge_keys as torch_edge_keys
-from unilaunch_graph.operators.torch_masks import mask_of_rows
 
 F32 = np.dtype(np.float32)
 

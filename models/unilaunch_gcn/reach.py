@@ -1,12 +1,13 @@
 """Which rows of a layer a training needs: those from which a path of the remaining layers leads to a training node."""
 
+from dataclasses import replace
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.graph import TRAIN
-
-Flags = NDArray[np.bool_]
+from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.partition.statistics import Flags, PartitionStatistics, Traffic, count_traffic
 
 
 def is_pruned(num_reached: int, num_nodes: int) -> bool:
@@ -57,3 +58,29 @@ def reached(
         if not flags.all():
             flags = flags | has_flagged(indptr, indices, flags)
     return levels
+
+
+def count_pruned(
+    graph: Graph, owner: NDArray[np.int64], statistics: PartitionStatistics, num_layers: int
+) -> PartitionStatistics:
+    """Return the statistics of a training that leaves out the rows that no training node's loss reaches.
+
+    Args:
+        graph: The graph; an undirected one.
+        owner: The part of each node. (num_nodes,)
+        statistics: Its parts, counted.
+        num_layers: Number of layers.
+    """
+
+    def traffic(sources: Flags, targets: Flags) -> Traffic:
+        if sources.all() and targets.all():
+            return statistics.traffic
+        return count_traffic(graph, owner, statistics.num_parts, sources, targets)[0]
+
+    every = np.ones(graph.num_nodes, bool)
+    flags = reached(graph.split, graph.indptr, graph.indices, num_layers)
+    return replace(
+        statistics,
+        exchanged=[(traffic(every, rows), traffic(rows, every)) for rows in flags[1:]],
+        rows=[np.bincount(owner[rows], minlength=statistics.num_parts) for rows in flags],
+    )

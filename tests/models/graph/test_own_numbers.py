@@ -1,0 +1,141 @@
+"""Features, weights and counts that are of a rank's own rows, and not of the whole graph, are refused; no others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch.errors import SpecError
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.state import refuse_own_statistics
+
+WHOLE = make_whole(num_nodes=60)
+Array = NDArray[Any]
+Change = Callable[[torch.Tensor], torch.Tensor]
+OWN: dict[str, Change] = {
+    "mean": lambda x: x - x.mean(0),
+    "mean and deviation": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-6),
+    "smallest and largest": lambda x: (x - x.amin(0)) / (x.amax(0) - x.amin(0)),
+    "norm": lambda x: x / x.norm(),
+    "norm of columns": lambda x: functional.normalize(x, dim=0),
+    "batch norm": lambda x: functional.batch_norm(x, None, None, training=True),
+}
+OF_ROWS: dict[str, Change] = {
+    "nothing": lambda x: x,
+    "normalize": functional.normalize,
+    "normalize by sums": lambda x: functional.normalize(x, p=1),
+    "layer norm": lambda x: functional.layer_norm(x, x.shape[1:]),
+    "softmax": lambda x: x.softmax(1),
+    "dropout": functional.dropout,
+    "relu": torch.relu,
+    "square": torch.square,
+    "half": lambda x: x / 2,
+    "other rows": torch.randn_like,
+    "zeros": torch.zeros_like,
+}
+#: Rows with two flags on rank 0, with one on rank 1: what is made of each row alone is the same for all rows of a rank.
+FLAGS = np.eye(4, dtype=np.float32)[np.arange(60) % 3] + np.where(np.arange(60) % 2 == 0, 1, 0)[:, None] * np.eye(4)[3]
+
+
+def _refusals(change: Change, x: Array | None = None) -> list[str]:
+    whole = WHOLE if x is None else replace(WHOLE, graph=replace(WHOLE.graph, features=x.astype(np.float32)))
+
+    def work(part: GraphPart) -> str:
+        try:
+            refuse_own_statistics([part.x, change(part.x), None], part)
+        except SpecError as error:
+            return str(error)
+        return ""
+
+    return on_parts(whole, 2, work, np.arange(60) % 2)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_features_that_are_normalised_by_own_rows_are_refused(name: str) -> None:
+    """On every rank."""
+    assert all("a rank's own rows" in told for told in _refusals(OWN[name]))
+
+
+@pytest.mark.parametrize("x", [None, FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)], ids=["numbers", "flags", "shares"])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_what_is_made_of_each_row_alone_is_not_refused(name: str, x: Array | None) -> None:
+    """Nor is another model's input of the same width."""
+    assert _refusals(OF_ROWS[name], x) == ["", ""]
+
+
+def test_features_that_are_normalised_by_the_whole_graph_are_not_refused() -> None:
+    """By the line that the message names."""
+
+    def work(part: GraphPart) -> None:
+        mean = ug.sum_ranks(part.x.sum(0), part) / part.num_nodes
+        variance = ug.sum_ranks((part.x - mean).square().sum(0), part) / part.num_nodes
+        refuse_own_statistics([(part.x - mean) / variance.sqrt()], part)
+
+    on_parts(WHOLE, 2, work)
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+LOSSES: dict[str, Loss] = {
+    "sum": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum"),
+    "none": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="none"),
+    "sum of some": lambda out, y, w: 2 * functional.cross_entropy(out, y, w, reduction="none")[1:].sum(),
+    "smooth": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum", label_smoothing=0.1),
+    "nll": lambda out, y, w: functional.nll_loss(out.log_softmax(1), y, w, reduction="sum"),
+    "labels": lambda out, y, w: functional.binary_cross_entropy_with_logits(
+        out, functional.one_hot(y, 3).to(out), pos_weight=w, reduction="sum"
+    ),
+    "two classes": lambda out, y, w: functional.binary_cross_entropy_with_logits(
+        out[:, 1], (y == 1).to(out), pos_weight=w[1], reduction="sum"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_weights_of_the_classes_must_be_of_the_whole_graph(name: str) -> None:
+    """A rank's own counts are refused, the sums of all ranks' are not."""
+
+    def work(part: GraphPart) -> None:
+        y = part.y[part.train_mask]
+        counts = torch.bincount(y, minlength=3)
+        for weights, is_own in ((1 / (1.0 + ug.sum_ranks(counts, part)), False), (1 / (1.0 + counts), True)):
+            out = part.x[part.train_mask, :3].clone().requires_grad_()
+            losses = LOSSES[name](out, y, weights.double())
+            if is_own:
+                with pytest.raises(SpecError, match="weights of the classes differ between the ranks"):
+                    ug.mean(losses, part.num_train, part)
+            else:
+                ug.mean(losses, part.num_train, part).backward()  # type: ignore[no-untyped-call]
+                assert out.grad is not None
+
+    on_parts(WHOLE, 2, work, np.arange(60) // 45)
+
+
+def test_weights_of_nodes_are_each_ranks_own() -> None:
+    """Of a loss of two classes too, which takes them by the name of the classes' weights."""
+
+    def work(part: GraphPart) -> None:
+        weights = part.x[:, 0].abs()
+        out = part.x[:, 1].clone().requires_grad_()
+        losses = functional.binary_cross_entropy_with_logits(out, (part.y == 0).to(out), weights, reduction="sum")
+        assert ug.mean(losses, part.num_nodes, part) > 0
+
+    on_parts(WHOLE, 2, work)
+
+
+def test_a_count_of_own_nodes_is_refused() -> None:
+    """Of a loss and of a metric."""
+
+    def work(part: GraphPart) -> None:
+        for losses in (part.x[:, 0], part.y == 0):
+            with pytest.raises(SpecError, match=rf"count differs between the ranks, here {part.num_owned}"):
+                ug.mean(losses, part.num_owned, part)
+        assert 0 < ug.mean(part.y == 0, part.num_nodes, part) < 1
+
+    on_parts(WHOLE, 2, work, np.arange(60) // 45)
