@@ -17,6 +17,8 @@ from unilaunch_graph.torch.ranks import Ranks
 _MEAN = 1
 #: What a mean stays a mean under, if it is multiplied by 1 or less: by a tensor, or (1) by a number.
 _LINEAR = {"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"}
+#: The attribute of a gradient that is a sum over the ranks: how often it had been written to then.
+_SUMMED = "_unilaunch_summed"
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -108,7 +110,7 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
 
     All ranks must call this, once before each `optimizer.step()`: with gradient accumulation after the last backward.
     A parameter that has a gradient on some ranks only (a rank without edges) counts as zero on the others. One that
-    has a gradient on no rank keeps None.
+    has a gradient on no rank keeps None. One whose gradient is this function's result (two models share it) keeps that.
 
     Args:
         model: The model, or its parameters: the same ones in the same order on every rank.
@@ -134,23 +136,42 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
 
 
 def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
+    is_new = [parameter.grad is not None and not _is_summed(parameter.grad, ranks) for parameter in parameters]
     present = parameters[0].new_ones(len(parameters))
-    for place, parameter in enumerate(parameters):
-        if parameter.grad is None:
+    for place, one in enumerate(is_new):
+        if not one:
             present[place] = 0
-    pieces = [present, *map(_flat_gradient, parameters)]
+    pieces = [present, *map(_flat_gradient, parameters, is_new)]
     counts, *summed = torch.split(
         ranks.all_reduce(torch.cat(pieces), Purpose.SUM_GRADIENTS), [len(piece) for piece in pieces]
     )
-    for parameter, num_present, total in zip(parameters, counts, summed, strict=True):
-        if parameter.grad is not None:
+    for parameter, one, num_present, total in zip(parameters, is_new, counts, summed, strict=True):
+        if parameter.grad is not None and one:
             parameter.grad.copy_(total.view_as(parameter))
         elif num_present:  # the host waits for a GPU here, and only here
             parameter.grad = total.view_as(parameter).clone()
+        if parameter.grad is not None:
+            setattr(parameter.grad, _SUMMED, parameter.grad._version)  # noqa: SLF001  (torch has no other name for it)
 
 
-def _flat_gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
-    if parameter.grad is None:
+def _is_summed(gradient: torch.Tensor, ranks: Ranks) -> bool:
+    """Return whether a gradient is the sum over the ranks, and nothing was added to it since.
+
+    If something was, which torch counts as one write, the sum will be counted once for each rank: one line says so.
+    """
+    summed, written = getattr(gradient, _SUMMED, None), gradient._version  # noqa: SLF001
+    if summed is not None and written == summed + 1 and not ranks.has_added and gradient.any():
+        ranks.has_added = True
+        if ranks.rank == 0:
+            _logger.warning(
+                "ug.torch.sum_gradients: gradients were added to their sum over the ranks, which is summed again: "
+                "expected one sum_gradients, after the last backward, and optimizer.zero_grad() after each step"
+            )
+    return summed == written
+
+
+def _flat_gradient(parameter: torch.nn.Parameter, is_new: bool) -> torch.Tensor:  # noqa: FBT001
+    if parameter.grad is None or not is_new:
         return torch.zeros_like(parameter).flatten()
     if parameter.grad.is_sparse:
         raise TypeError("sum_gradients: a gradient is sparse: expected dense ones, such as of Embedding(sparse=False)")
