@@ -89,10 +89,10 @@ def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tenso
     a loss that is made of such statistics alone (a variance) take `mean(loss, part.world_size)`.
 
     Args:
-        value: This rank's; of the same shape on every rank.
+        value: This rank's; of the same shape on every rank. Bools are counted, as int64.
         part: This rank's part; None for the one that the script has loaded.
     """
-    return global_sum(value, Ranks.of(part))
+    return global_sum(value.long() if value.dtype == torch.bool else value, Ranks.of(part))
 
 
 def global_sum(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:

@@ -185,6 +185,13 @@ def test_gradients_are_summed_where_some_ranks_have_none() -> None:
     assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]] * PARTS
 
 
+def test_sums_of_bools_count() -> None:
+    """As torch's own sum does; the sum of two True would be True."""
+    for size in (1, PARTS):
+        sums = on_parts(WHOLE, size, lambda part: ug.sum_ranks(torch.tensor([True, part.rank == 0]), part).tolist())
+        assert sums == [[size, 1]] * size
+
+
 def test_a_gradient_that_two_models_share_is_summed_once(caplog: pytest.LogCaptureFixture) -> None:
     """A second sum would count it once for each rank. One line tells of gradients that were added to a sum."""
 
