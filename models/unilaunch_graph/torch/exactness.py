@@ -32,7 +32,6 @@ from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import line_of, process_kept
-from unilaunch_graph.torch.check_inputs import leaves_of
 from unilaunch_graph.torch.check_runs import MAIN, Entry, ModelSimulation, held_by
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.ranks import Ranks
@@ -120,10 +119,12 @@ class Check:
         Raises:
             SpecError: The model is not exact on parts.
         """
+        if SIMULATED.get() or not (entry == MAIN or self._has_edges((*args, *options.values()))):
+            return
         leaves, tree = pytree.tree_flatten((args, dict(options)))
         kinds = [(type(leaf), getattr(leaf, "dtype", None), getattr(leaf, "ndim", None)) for leaf in leaves]
         key = (entry, module.training, torch.is_grad_enabled(), str(tree), str(kinds))
-        if key in self.seen or SIMULATED.get() or not (entry == MAIN or self._is_given_edges(leaves)):
+        if key in self.seen:
             return
         self.seen.add(key)
         finding, text = self.verdict(module, args, options, entry).of_all(self.part.ranks)
@@ -135,8 +136,9 @@ class Check:
         elif finding is Finding.NOT_CHECKED and self.part.rank == 0:
             _logger.warning("%s is not checked on parts: %s", entry.name(self.plain), text)
 
-    def _is_given_edges(self, leaves: Sequence[Any]) -> bool:
-        return any(isinstance(leaf, GraphPart) or is_same(leaf, self.part.edge_index) for leaf in leaves_of(leaves))
+    def _has_edges(self, given: Sequence[Any]) -> bool:
+        """Return whether the part, its edges or a `Data` with these is given."""
+        return any(is_same(getattr(one, "edge_index", one), self.part.edge_index) for one in given)
 
     def verdict(
         self, module: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], entry: Entry = MAIN
