@@ -11,7 +11,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import check_count
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.ranks import HALVES, Ranks
 
 #: What torch's loss functions save for backward where their result is a mean.
 _MEAN = 1
@@ -32,7 +32,7 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
 
     Args:
         losses: Of this rank's nodes that have one, or their sum: `reduction="none"` or `"sum"` gives that. Bool and
-            integers are allowed, for a share of nodes. Any shape
+            integers are allowed, for a share of nodes; 16-bit ones are added in float32. Any shape
         count: Number of nodes on all ranks: `part.num_train`.
         part: This rank's part; None for the one that the script has loaded.
 
@@ -50,8 +50,10 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
         )
     if losses.requires_grad and not ranks.has_loss:  # a compiled mean changes the state once
         ranks.has_loss = True
-    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), ranks)  # type: ignore[no-untyped-call]
-    return total / count
+    own = losses.as_subclass(torch.Tensor)
+    own = own.float() if own.dtype in HALVES else own
+    total: torch.Tensor = _Total.apply(own.sum(), ranks)  # type: ignore[no-untyped-call]
+    return (total / count).to(losses.dtype) if losses.is_floating_point() else total / count
 
 
 def _is_mean(node: Any) -> bool:

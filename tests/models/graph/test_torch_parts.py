@@ -185,6 +185,22 @@ def test_gradients_are_summed_where_some_ranks_have_none() -> None:
     assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]] * PARTS
 
 
+@pytest.mark.parametrize("size", [1, PARTS])
+def test_a_mean_of_16_bit_losses_does_not_overflow(size: int) -> None:
+    """Their sum does; torch's own mean adds them in float32."""
+
+    def work(part: GraphPart) -> tuple[float, float]:
+        losses = torch.full((300,), 500.0, dtype=torch.float16, requires_grad=True)
+        loss = ug.mean(losses, 300 * size, part)
+        torch.autograd.backward(loss)
+        assert losses.grad is not None
+        assert loss.dtype == losses.grad.dtype == torch.float16
+        return loss.item(), losses.grad.double().sum().item()
+
+    for loss, gradient in on_parts(WHOLE, size, work):
+        assert (loss, gradient) == (500, pytest.approx(1 / size, rel=1e-3))
+
+
 def test_sums_of_bools_count() -> None:
     """As torch's own sum does; the sum of two True would be True."""
     for size in (1, PARTS):
