@@ -103,6 +103,8 @@ def refuse_number(value: Any, place: str, row: str, column: object = None) -> No
 
 #: Bytes of a member's header in a .zip file, up to the lengths of its names; and bytes that are copied at a time.
 _HEADER, _COPIED = 26, 1 << 24
+#: Bytes of the largest number that a framework knows.
+_LARGEST = 8
 #: Sizes of an array; None stands for any.
 Shape = tuple[int | None, ...]
 
@@ -125,12 +127,13 @@ class Arrays:
         return values.astype(np.int64, copy=False)
 
     def integers(self, name: str, shape: Shape) -> NDArray[np.integer[Any]]:
-        """Return an array of whole numbers as it is.
+        """Return an array of whole numbers as it is, but in this machine's byte order.
 
         Raises:
             ValueError: It is of another kind or shape.
         """
-        return self._shaped(name, shape, "iu", "whole numbers")
+        values = self._shaped(name, shape, "iu", "whole numbers")
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
 
     def float32(self, name: str, shape: Shape) -> NDArray[np.float32]:
         """Return an array of numbers as float32; larger numbers become infinite, whole ones above 2^24 are rounded.
@@ -145,20 +148,20 @@ class Arrays:
         """Return an array of numbers or bool as it is, words of `BFLOAT16` as float32.
 
         Raises:
-            ValueError: It is of another kind or shape.
+            ValueError: It is of another kind or shape, or of a type that no framework reads.
         """
-        return widened(self._shaped(name, shape, "fiub", "numbers"))
+        return widened(_readable(name, self._shaped(name, shape, "fiub", "numbers")))
 
     def rows(self, name: str, count: int) -> NDArray[Any]:
         """Return an array of numbers or bool with *count* rows of any shape, as it is.
 
         Raises:
-            ValueError: It is of another kind, or has another number of rows.
+            ValueError: It is of another kind, has another number of rows, or is of a type that no framework reads.
         """
         values = self._of_kind(name, "fiub", "numbers")
         if values.shape[:1] != (count,):
             raise ValueError(f"{name} must have {count} rows, not the shape {values.shape}")
-        return values
+        return _readable(name, values)
 
     def flags(self, name: str, shape: Shape) -> NDArray[np.bool_]:
         """Return an array of bool.
@@ -188,6 +191,18 @@ class Arrays:
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             raise ValueError(f"{name} must have shape ({sizes}{',' * (len(shape) == 1)}), not {values.shape}")
         return values
+
+
+def _readable(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return values as they are: what is mapped is not converted.
+
+    Raises:
+        ValueError: They are in another machine's byte order, or larger than any type of a framework.
+    """
+    if not values.dtype.isnative or (values.dtype.kind in "fiu" and values.dtype.itemsize > _LARGEST):
+        native = f"{values.dtype.kind}{min(values.dtype.itemsize, _LARGEST)}"
+        raise ValueError(f"{name} is of type {values.dtype.str}, which no framework reads: give .astype({native!r})")
+    return values
 
 
 def widened(values: NDArray[Any]) -> NDArray[Any]:

@@ -143,7 +143,8 @@ def _graph(arrays: Arrays, split_seed: int, path: Path) -> Graph:
     edges, form, masks, has_labels = _layout(arrays.values.keys())
     known = read_labels(arrays) if has_labels else None
     features = _features(arrays, form, None if known is None else len(known)) if form else None
-    count = count_nodes(arrays)
+    if not (count := count_nodes(arrays)):
+        raise ValueError("has no node")
     if NUM_NODES in arrays.values and (said := int(arrays.whole(NUM_NODES, ()))) != count:
         raise ValueError(f"{NUM_NODES} is {said}, but there are {count} nodes")
     labels = blank_labels(count) if known is None else known
@@ -195,6 +196,8 @@ def _edges(arrays: Arrays, form: Names, num_nodes: int) -> Edges:
     """Return the edges by target, otherwise as given."""
     check_range(np.array([num_nodes]), 2**31, "number of nodes ")
     if form == EDGE_INDEX:
+        if (given := arrays.values["edge_index"]).ndim == 2 and given.shape[0] != 2 == given.shape[1]:  # noqa: PLR2004
+            raise ValueError(f"edge_index must have shape (2, any), not {given.shape}: give its transpose")
         ends = arrays.integers("edge_index", (2, None))
         check_range(ends, num_nodes, "edge_index")
         return edges_as_given(ends[0], ends[1], num_nodes, *_edge_values(arrays, ends.shape[1]))

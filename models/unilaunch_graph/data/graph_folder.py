@@ -186,7 +186,7 @@ def on_host(values: Any) -> Any:
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Return values or a tensor as an array on the host.
+    """Return values or a tensor as an array on the host, in this machine's byte order.
 
     Raises:
         InputError: They are none, for instance rows of several lengths, or some are masked: numpy would take what is
@@ -197,7 +197,8 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     if sp.issparse(values := on_host(values)):
         raise InputError(f"{name} is a sparse matrix: expected {_OF_MATRIX.get(name, 'an array: matrix.toarray()')}")
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{name} is no array: expected rows of one length: {' '.join(str(error).split())}") from None
 

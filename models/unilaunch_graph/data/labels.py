@@ -97,6 +97,8 @@ def read_labels(arrays: Arrays) -> Labels:
         _warn_of_flags(labels)
     elif given.ndim == 2:  # noqa: PLR2004  (one column for each label)
         labels = _flags(arrays, given)
+    elif given.dtype.kind == "O":
+        raise ValueError("y is not of one type of numbers: give -1 or NaN in place of None where a label is unknown")
     else:
         labels = given.astype(np.int64) if given.dtype.kind == "b" and given.ndim == 1 else arrays.whole("y", (None,))
         check_range(labels, len(labels), "y", start=-1)

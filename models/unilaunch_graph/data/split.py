@@ -69,8 +69,13 @@ def draw_shares(known: NDArray[np.bool_], shares: Sequence[float]) -> NDArray[np
     Raises:
         ValueError: The shares are not three numbers of 0 or more with a sum of at most 1.
     """
-    if len(shares) != len(SHARES) or min(shares) < 0 or sum(shares) > 1 + _ROUNDING:
-        raise ValueError(f"split={tuple(shares)}: expected three shares of the nodes, as in split=(0.6, 0.2, 0.2)")
+    are_numbers = len(shares) == len(SHARES) and all(isinstance(share, int | float) for share in shares)
+    if not are_numbers or min(shares) < 0 or sum(shares) > 1 + _ROUNDING:
+        given = ", ".join(str(share) if are_numbers else type(share).__name__ for share in shares)
+        raise ValueError(
+            f"split=({given}): expected three shares of the nodes, as in split=(0.6, 0.2, 0.2), or nodes by name, as "
+            'in split={"train": [0, 1], "valid": [2], "test": [3]}'
+        )
     return _by_share(known, np.random.Generator(np.random.Philox(0)).random(len(known)), shares)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,33 @@ _ADVICE = (
 )
 
 
+class Entry(NamedTuple):
+    """Where a script enters a model.
+
+    Attributes:
+        path: The name of the module in the model; "" is the model itself.
+        method: The name of the module's method.
+    """
+
+    path: str
+    method: str
+
+    def of(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is called: of a function itself."""
+        if not isinstance(model, torch.nn.Module):
+            return model
+        module = model.get_submodule(self.path)
+        called: Callable[..., Any] = module if self.method == "forward" else getattr(module, self.method)
+        return called
+
+    def name(self, model: Callable[..., Any]) -> str:
+        """Return the name of the model's class or of the function, and where it is entered."""
+        return ".".join([name_of(model), *filter(None, self._replace(method=self.method.removeprefix("forward")))])
+
+
+MAIN = Entry("", "forward")
+
+
 class ModelSimulation(Simulation):
     """The runs of one call of a model on the small graph.
 
@@ -48,10 +75,13 @@ class ModelSimulation(Simulation):
         real: This rank's part.
         given: The arguments and the options of the call.
         training: Which modules of the model are in training mode, by name.
+        entry: What is called.
     """
 
-    def __init__(self, plain: Callable[..., Any], real: GraphPart, given: Any, training: Mapping[str, bool]) -> None:
-        self.plain, self.training = plain, training
+    def __init__(
+        self, plain: Callable[..., Any], real: GraphPart, given: Any, training: Mapping[str, bool], entry: Entry
+    ) -> None:
+        self.plain, self.training, self.entry = plain, training, entry
         held = held_by(plain) if isinstance(plain, torch.nn.Module) else []
         parameters = list(plain.parameters()) if isinstance(plain, torch.nn.Module) else []
         held = [one for one in held if not isinstance(one, torch.nn.Parameter)]
@@ -88,7 +118,7 @@ class ModelSimulation(Simulation):
         """Say where the first number differs."""
         self.records_steps = True
         whole, parts = self.run_whole(), self.run_parts(self.write_journal())
-        place = first_place(whole, parts, self.tolerance) or f"in {name_of(self.plain)}"
+        place = first_place(whole, parts, self.tolerance) or f"in {self.entry.name(self.plain)}"
         return f"{found}, first {place}: {_ADVICE}"
 
     @override
@@ -104,7 +134,7 @@ class ModelSimulation(Simulation):
         if isinstance(ranks, _Ranks):
             ranks.journal = journal
         with self.watch:
-            outputs = _tensors(model(*args, **options))
+            outputs = _tensors(self.entry.of(model)(*args, **options))
             losses = _losses(outputs, given.ids, self.kinds_of(outputs, given.ids, journal))
             gradients = _gradients(losses, [*given.rows, *weights])
         if not outputs:
@@ -222,6 +252,8 @@ class _Watch(TorchFunctionMode):
         options = kwargs or {}
         if func in DROPOUTS:
             return (args[0] if args else options["input"]).clone()
+        if func is torch.Tensor.backward:  # a method that trains, perhaps for hours, and writes files
+            raise NotCheckedError("it calls backward")
         if func is functional.scaled_dot_product_attention:
             args, options = (*args[:4], 0.0, *args[5:])[: len(args)], {**options, "dropout_p": 0.0}
             options = {name: value for name, value in options.items() if name != "dropout_p" or len(args) < 5}  # noqa: PLR2004
@@ -301,7 +333,7 @@ def _record_steps(model: torch.nn.Module, seen: list[tuple[str, Array]]) -> None
     for name, module in model.named_modules():
         module.register_forward_hook(record(f"in the forward of {titles[name]}"))
         if name:
-            outer = next(one for one in _parents(name) if _has_forward(model.get_submodule(one)))
+            outer = next((one for one in _parents(name) if _has_forward(model.get_submodule(one))), "")
             module.register_forward_pre_hook(record(f"in the forward of {titles[outer]}, before {titles[name]}"))
 
 

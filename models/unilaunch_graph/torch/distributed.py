@@ -17,12 +17,13 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending, may_attend
-from unilaunch_graph.torch.dispatch import install, on_part
+from unilaunch_graph.torch.check_runs import MAIN, Entry
+from unilaunch_graph.torch.dispatch import RUNNING, install, on_part
 from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part, is_of_part
-from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts
+from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts, with_dropouts
 from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
@@ -31,7 +32,7 @@ from unilaunch_graph.torch.sums import message_of, sum_rows
 
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
-#: Counts the forwards of a model since its state was loaded.
+#: Counts the forwards of a module that exchange rows, since its state was loaded.
 _FORWARDS = "_unilaunch_forwards"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
@@ -47,7 +48,8 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
 
     Before the first forward, in training and in evaluation mode, `ug.torch.check` looks at the model: where its numbers
     in three parts of a small graph differ from those on the whole, it is refused, and on one rank there is a warning.
-    After forwards number 1, 2, 4, 8, ... the ranks compare their weights, also after `load_state_dict`.
+    After forwards number 1, 2, 4, 8, ... the ranks compare their weights, also after `load_state_dict`. Both is so of
+    each method and module that a script calls with `part.edge_index` in place of the model: `model.encode(...)`.
 
     Args:
         model: A module that calls layers of PyG, or `ug.torch.halo` itself.
@@ -63,17 +65,21 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
     in_layers = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
-    modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
+    modules = [(name, one) for name, one in model.named_modules() if not _is_on(part, one)]
     clear_caches(model)
     checked = Check(model, part) if check else None
     model.to(part.device)
     install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
     for name, module in modules:
-        _distribute_one(module, name, part)
+        _distribute_one(module, name or "the model", part)
         if module not in in_layers:  # it is called by its layer
             _enter_part(module, part)
     follow_dropouts(model, part)
-    _watch_forward(model, part, checked)
+    for name, module in modules:
+        if module not in in_layers:
+            _watch(module, name, part, checked)
+    if checked:
+        setattr(model, Check.ATTRIBUTE, checked)
     setattr(model, DISTRIBUTED, id(part.exchange))
     broadcast_first_state(model, part)
     return model
@@ -109,15 +115,23 @@ def _sums(layer: torch.nn.Module) -> bool:
 
 
 def _enter_part(module: torch.nn.Module, part: GraphPart) -> None:
-    """Let PyG's functions know the part in each method by which a script may enter the module: forward, encode, ..."""
+    """Let PyG's functions know the part in each method by which a script may enter the module."""
+    for name, method in _entries(module):
+        _bind(module, name, on_part(method, part), part)
+
+
+def _entries(module: torch.nn.Module) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the methods by which a script may enter a module: forward, encode, ..."""
     kinds = (kind for kind in type(module).__mro__ if kind.__module__.split(".")[0] != "torch")
     names = {name for kind in kinds for name in vars(kind) if name[0] != "_" and not hasattr(MessagePassing, name)}
+    methods: list[tuple[str, Callable[..., Any]]] = []
     for name in names | {"forward"}:
         method = inspect.getattr_static(module, name)
         if isinstance(method, MethodType) and method.__self__ is module:
-            _bind(module, name, on_part(method.__func__, part), part)
+            methods.append((name, method.__func__))
         elif isinstance(method, FunctionType) and name not in vars(module) and not _is_of_torch(method):
-            _bind(module, name, on_part(method, part), part)
+            methods.append((name, method))
+    return methods
 
 
 def _is_of_torch(method: FunctionType) -> bool:
@@ -229,71 +243,74 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
     _bind(module, "forward", forward, part)
 
 
-def _watch_forward(model: torch.nn.Module, part: GraphPart, checked: Check | None) -> None:
-    """Let each forward of the whole model refuse what would be wrong, and say what an index's error may be.
-
-    Before it come the edges of another part, and the check by numbers; after it the comparison of the ranks' weights.
-    """
-    method = getattr(model.forward, "__func__", None)
-    if method is None or (part.world_size == 1 and not checked):
-        return
-
-    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
-        if ON_BLOCK.get():
-            return method(self, *args, **options)
-        _refuse_other_edges(self, (*args, *options.values()), part)
-        if not checked or not is_eager():
-            return explained(self, *args, **options)
-        on_part(checked.first, None)(self, args, options)
-        before = _num_calls(part)
-        out = explained(self, *args, **options)
-        if _num_calls(part) > before:  # all ranks have made this forward
-            _compare_weights(self, part)
-        return out
-
-    explained = _explained(method, part)
-    _bind(model, "forward", forward, part)
+def _watch(module: torch.nn.Module, path: str, part: GraphPart, checked: Check | None) -> None:
+    """Watch the methods by which a script enters the module, which is called *path* in the model."""
+    for name, method in _entries(module):
+        _bind(module, name, _watched(method, Entry(path, name), part, checked), part)
     if checked:
-        setattr(model, Check.ATTRIBUTE, checked)
-        model.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
+        module.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
 
 
-def _refuse_other_edges(model: torch.nn.Module, given: tuple[Any, ...], part: GraphPart) -> None:
-    if any(is_of_another_part(one, part) for one in given):
-        raise SpecError(
-            f"{type(model).__name__} is called with the edge_index of another part than that it is distributed on: "
-            "distribute a second model on that part, and load this one's state"
-        )
+def _watched(
+    method: Callable[..., Any], entry: Entry, part: GraphPart, checked: Check | None
+) -> Callable[..., Any]:  # fmt: skip
+    """Return a method that, where a script calls it, is checked at first, and compares the ranks' weights at times.
 
+    It refuses the edges of another part, and says what an index's error may be.
+    """
+    inner = method if entry.path in {"", "_orig_mod"} else with_dropouts(method, is_forward=False)
 
-def _num_calls(part: GraphPart) -> int:
-    """Return how many collectives the ranks have called."""
-    return part.ranks.collectives.calls.number if part.world_size > 1 else 0
-
-
-def _compare_weights(model: torch.nn.Module, part: GraphPart) -> None:
-    """Compare the ranks' weights after forwards 1, 2, 4, 8, ...: weights that differ stay so."""
-    count = vars(model)[_FORWARDS] = vars(model).get(_FORWARDS, 0) + 1
-    if count & (count - 1) == 0:
-        refuse_different_weights(model, part)
-
-
-def _count_anew(model: torch.nn.Module, _: object) -> None:
-    vars(model).pop(_FORWARDS, None)
-
-
-def _explained(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
-    """Return a forward whose error of an index says what it may be."""
-
-    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+    @wraps(method)
+    def call(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        if entry != MAIN and (not is_eager() or RUNNING.part is not None or ON_BLOCK.get()):
+            return method(self, *args, **options)  # the model itself calls it
+        _look_at_call(self, entry, (args, options), part, checked)
+        before = _count_calls(part)
         try:
-            return method(self, *args, **options)
+            out = inner(self, *args, **options)
         except (IndexError, RuntimeError, ValueError) as error:
             if part.world_size > 1:
                 _explain(error, part)
             raise
+        if checked and _count_calls(part) > before:  # all ranks have made this call
+            _compare_weights(self, part)
+        return out
 
-    return forward
+    return call
+
+
+def _look_at_call(
+    module: torch.nn.Module, entry: Entry, given: tuple[Any, Any], part: GraphPart, checked: Check | None
+) -> None:  # fmt: skip
+    args, options = given
+    if ON_BLOCK.get():
+        return
+    if any(is_of_another_part(one, part) for one in (*args, *options.values())):
+        raise SpecError(
+            f"{type(module).__name__} is called with the edge_index of another part than that it is distributed on: "
+            "distribute a second model on that part, and load this one's state"
+        )
+    if checked and is_eager():
+        on_part(checked.first, None)(module, args, options, entry)
+
+
+def _count_calls(part: GraphPart) -> int:
+    """Return how many collective calls all ranks have made; 0 where that is not to be looked at."""
+    if not is_eager() or ON_BLOCK.get() or part.world_size == 1:
+        return 0
+    number: int = part.ranks.collectives.calls.number
+    return number
+
+
+def _compare_weights(module: torch.nn.Module, part: GraphPart) -> None:
+    """Compare the ranks' weights after calls 1, 2, 4, 8, ...: weights that differ stay so."""
+    count = vars(module)[_FORWARDS] = vars(module).get(_FORWARDS, 0) + 1
+    if count & (count - 1) == 0:
+        refuse_different_weights(module, part)
+
+
+def _count_anew(model: torch.nn.Module, _: object) -> None:
+    vars(model).pop(_FORWARDS, None)
 
 
 def _explain(error: Exception, part: GraphPart) -> None:

@@ -18,7 +18,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
@@ -33,8 +33,8 @@ from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import line_of, process_kept
 from unilaunch_graph.torch.check_inputs import leaves_of
-from unilaunch_graph.torch.check_runs import ModelSimulation, held_by, name_of
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.check_runs import MAIN, Entry, ModelSimulation, held_by
+from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.state import refuse_own_statistics
 
@@ -58,7 +58,7 @@ def check(model: Callable[..., Any], part: GraphPart, /, *args: Any, **options: 
     half a second.
 
     Args:
-        model: A module, distributed, compiled or neither, or a function.
+        model: A module, distributed, compiled or neither, or a method of one, or a function.
         part: This rank's part.
         *args: What it is called with: `part.x`, `part.edge_index`, ...; also in lists, dicts or PyG's `Data`. Their
             rows are drawn, floats are varied.
@@ -70,9 +70,12 @@ def check(model: Callable[..., Any], part: GraphPart, /, *args: Any, **options: 
             error on the small graph.
     """
     model = getattr(model, "_orig_mod", getattr(model, "_torchdynamo_orig_callable", model))
+    entry = MAIN
+    if isinstance(owner := getattr(model, "__self__", None), torch.nn.Module):
+        entry, model = Entry("", str(getattr(model, "__name__", ""))), owner
     known = vars(model).get(Check.ATTRIBUTE) if isinstance(model, torch.nn.Module) else None
     checked: Check = known or Check(model, part)
-    finding, text = checked.verdict(model, args, options)
+    finding, text = checked.verdict(model, args, options, entry)
     if finding is Finding.DIFFERS:
         raise SpecError(text)
     if finding is not Finding.EXACT:
@@ -107,46 +110,57 @@ class Check:
         """Return itself: a copy of the model is of the same kind."""
         return self
 
-    def first(self, model: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    def first(
+        self, module: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any], entry: Entry
+    ) -> None:  # fmt: skip
         """Check a call that has another structure than those before. All ranks must call this.
 
-        Each rank draws rows like its own, and all ranks believe the worst verdict of any.
+        Each rank draws rows like its own, and all ranks believe the worst verdict of any. Another method than the
+        model's forward is checked if it is given the part or its edges: one without may be a single rank's.
 
         Raises:
             SpecError: The model is not exact on parts, or its rows are normalised by numbers of each rank's own.
         """
+        if SIMULATED.get() or not (entry == MAIN or self._has_edges((*args, *options.values()))):
+            return
         leaves, tree = pytree.tree_flatten((args, dict(options)))
         kinds = [(type(leaf), getattr(leaf, "dtype", None), getattr(leaf, "ndim", None)) for leaf in leaves]
-        key = (model.training, torch.is_grad_enabled(), str(tree), str(kinds))
-        if key in self.seen or SIMULATED.get():
+        key = (entry, module.training, torch.is_grad_enabled(), str(tree), str(kinds))
+        if key in self.seen:
             return
         self.seen.add(key)
         if self.part.world_size > 1:
             refuse_own_statistics(leaves_of((args, dict(options))), self.part)
-        finding, text = self.verdict(model, args, options).of_all(self.part.ranks)
+        finding, text = self.verdict(module, args, options, entry).of_all(self.part.ranks)
         if finding is Finding.DIFFERS and self.part.world_size > 1:
             self.seen.discard(key)  # the next call is as wrong
             raise SpecError(text)
         if finding is Finding.DIFFERS:
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, stacklevel=5)
         elif finding is Finding.NOT_CHECKED and self.part.rank == 0:
-            _logger.warning("%s is not checked on parts: %s", type(model).__name__, text)
+            _logger.warning("%s is not checked on parts: %s", entry.name(self.plain), text)
 
-    def verdict(self, model: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> "Verdict":
-        """Return what the check of a call finds on this rank."""
+    def _has_edges(self, given: Sequence[Any]) -> bool:
+        """Return whether the part, its edges or a `Data` with these is given."""
+        return any(is_same(getattr(one, "edge_index", one), self.part.edge_index) for one in given)
+
+    def verdict(
+        self, module: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], entry: Entry = MAIN
+    ) -> "Verdict":
+        """Return what the check of a call finds on this rank; *module* is what *entry* is a method of."""
         if self.reason:
             return Verdict(Finding.NOT_CHECKED, self.reason)
-        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-        training = {name: module.training for name, module in modules}
+        modules = module.named_modules(prefix=entry.path) if isinstance(module, torch.nn.Module) else ()
+        training = {name: one.training for name, one in modules}
         try:
             with _process_kept():
-                found = ModelSimulation(self.plain, self.part, (args, dict(options)), training).difference()
+                found = ModelSimulation(self.plain, self.part, (args, dict(options)), training, entry).difference()
         except NotCheckedError as error:
             is_told = isinstance(error.__cause__, SpecError)
             return Verdict(Finding.TOLD_BY_THE_CALL if is_told else Finding.NOT_CHECKED, str(error))
         except Exception as error:  # noqa: BLE001  (of the user's model)
             return Verdict(Finding.NOT_CHECKED, line_of(error))
-        text = f"{name_of(self.plain)} is not exact on parts of a graph: {found}; {_LEAVE_OUT}"
+        text = f"{entry.name(self.plain)} is not exact on parts of a graph: {found}; {_LEAVE_OUT}"
         return Verdict(Finding.DIFFERS, text) if found else Verdict(Finding.EXACT, "")
 
 

@@ -235,18 +235,20 @@ def follow_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
     model = getattr(model, "_orig_mod", model)  # compiled before `distribute`
     seed = torch.randint(2**62, ()).to(part.device)
     part.ranks.broadcast(seed)
-    setattr(model, Dropouts.ATTRIBUTE, Dropouts(part, type(model).__name__, int(seed)))
+    dropouts = Dropouts(part, type(model).__name__, int(seed))
+    for module in model.modules():
+        setattr(module, Dropouts.ATTRIBUTE, dropouts)
     own = set() if isinstance(model, MessagePassing) else set(dir(type(model))) - set(dir(torch.nn.Module))
     for name in ("forward", *sorted(own)):
         if name in vars(model) or isinstance(inspect.getattr_static(model, name), FunctionType):
             method = getattr(model, name)
             if isinstance(method, MethodType) and method.__self__ is model:
-                setattr(model, name, MethodType(_running(method.__func__, is_forward=name == "forward"), model))
+                setattr(model, name, MethodType(with_dropouts(method.__func__, is_forward=name == "forward"), model))
     _follow_checkpoints()
 
 
-def _running(method: Callable[..., Any], *, is_forward: bool) -> Callable[..., Any]:
-    """Return a method of the model with the model's dropouts; outermost of the model's methods, it is a forward."""
+def with_dropouts(method: Callable[..., Any], *, is_forward: bool) -> Callable[..., Any]:
+    """Return a method with the dropouts of its model; outermost of the model's methods, it may be a forward."""
 
     @wraps(method)
     def run(self: torch.nn.Module, *args: Any, **options: Any) -> Any:

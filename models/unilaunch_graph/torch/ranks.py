@@ -31,12 +31,14 @@ class Ranks(ScriptRanks):
 
     Attributes:
         has_loss: Whether `mean` has made a loss of the whole graph.
+        has_added: Whether `sum_gradients` has found gradients that were added to their sum.
     """
 
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
         super().__init__(rank, size, collectives)
         self.device: torch.device = device
         self.has_loss: bool = False
+        self.has_added: bool = False
 
     @classmethod
     @override

@@ -12,7 +12,7 @@ from unilaunch_graph.network.functions import NUMBERS, check_count, numbers_of, 
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.ranks import HALVES, Ranks
 
 #: What torch's loss functions save for backward where their result is a mean.
 _MEAN = 1
@@ -20,6 +20,8 @@ _MEAN = 1
 _LINEAR = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"})
 #: What lies between the losses of nodes and their sum.
 _SUMS = _LINEAR | {"SumBackward0", "DivBackward0", "IndexBackward0", "SliceBackward0", "ViewBackward0"}
+#: The attribute of a gradient that is a sum over the ranks: how often it had been written to then.
+_SUMMED = "_unilaunch_summed"
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -33,7 +35,7 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
 
     Args:
         losses: Of this rank's nodes that have one, or their sum: `reduction="none"` or `"sum"` gives that. Bool and
-            integers are allowed, for a share of nodes. Any shape
+            integers are allowed, for a share of nodes; 16-bit ones are added in float32. Any shape
         count: Number of nodes on all ranks: `part.num_train`.
         part: This rank's part; None for the one that the script has loaded.
 
@@ -57,11 +59,13 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
         numbers = torch.tensor(numbers_of(count, _class_weight(losses.grad_fn)), dtype=torch.float64).to(ranks.device)
     if losses.requires_grad and not ranks.has_loss:  # a compiled mean changes the state once
         ranks.has_loss = True
-    total, numbers = _Total.apply(losses.as_subclass(torch.Tensor).sum(), numbers, ranks)  # type: ignore[no-untyped-call]
+    own = losses.as_subclass(torch.Tensor)
+    own = own.float() if own.dtype in HALVES else own
+    total, numbers = _Total.apply(own.sum(), numbers, ranks)  # type: ignore[no-untyped-call]
     if looks:
         refuse_different_numbers("ug.torch", count, numbers.tolist())
     mean_of_all: torch.Tensor = total / count
-    return mean_of_all
+    return mean_of_all.to(losses.dtype) if losses.is_floating_point() else mean_of_all
 
 
 def _is_mean(node: Any) -> bool:
@@ -129,10 +133,10 @@ def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tenso
     a loss that is made of such statistics alone (a variance) take `mean(loss, part.world_size)`.
 
     Args:
-        value: This rank's; of the same shape on every rank.
+        value: This rank's; of the same shape on every rank. Bools are counted, as int64.
         part: This rank's part; None for the one that the script has loaded.
     """
-    return global_sum(value, Ranks.of(part))
+    return global_sum(value.long() if value.dtype == torch.bool else value, Ranks.of(part))
 
 
 def global_sum(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
@@ -150,7 +154,7 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
 
     All ranks must call this, once before each `optimizer.step()`: with gradient accumulation after the last backward.
     A parameter that has a gradient on some ranks only (a rank without edges) counts as zero on the others. One that
-    has a gradient on no rank keeps None.
+    has a gradient on no rank keeps None. One whose gradient is this function's result (two models share it) keeps that.
 
     Args:
         model: The model, or its parameters: the same ones in the same order on every rank.
@@ -176,23 +180,42 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
 
 
 def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
+    is_new = [parameter.grad is not None and not _is_summed(parameter.grad, ranks) for parameter in parameters]
     present = parameters[0].new_ones(len(parameters))
-    for place, parameter in enumerate(parameters):
-        if parameter.grad is None:
+    for place, one in enumerate(is_new):
+        if not one:
             present[place] = 0
-    pieces = [present, *map(_flat_gradient, parameters)]
+    pieces = [present, *map(_flat_gradient, parameters, is_new)]
     counts, *summed = torch.split(
         ranks.all_reduce(torch.cat(pieces), Purpose.SUM_GRADIENTS), [len(piece) for piece in pieces]
     )
-    for parameter, num_present, total in zip(parameters, counts, summed, strict=True):
-        if parameter.grad is not None:
+    for parameter, one, num_present, total in zip(parameters, is_new, counts, summed, strict=True):
+        if parameter.grad is not None and one:
             parameter.grad.copy_(total.view_as(parameter))
         elif num_present:  # the host waits for a GPU here, and only here
             parameter.grad = total.view_as(parameter).clone()
+        if parameter.grad is not None:
+            setattr(parameter.grad, _SUMMED, parameter.grad._version)  # noqa: SLF001  (torch has no other name for it)
 
 
-def _flat_gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
-    if parameter.grad is None:
+def _is_summed(gradient: torch.Tensor, ranks: Ranks) -> bool:
+    """Return whether a gradient is the sum over the ranks, and nothing was added to it since.
+
+    If something was, which torch counts as one write, the sum will be counted once for each rank: one line says so.
+    """
+    summed, written = getattr(gradient, _SUMMED, None), gradient._version  # noqa: SLF001
+    if summed is not None and written == summed + 1 and not ranks.has_added and gradient.any():
+        ranks.has_added = True
+        if ranks.rank == 0:
+            _logger.warning(
+                "ug.torch.sum_gradients: gradients were added to their sum over the ranks, which is summed again: "
+                "expected one sum_gradients, after the last backward, and optimizer.zero_grad() after each step"
+            )
+    return summed == written
+
+
+def _flat_gradient(parameter: torch.nn.Parameter, is_new: bool) -> torch.Tensor:  # noqa: FBT001
+    if parameter.grad is None or not is_new:
         return torch.zeros_like(parameter).flatten()
     if parameter.grad.is_sparse:
         raise TypeError("sum_gradients: a gradient is sparse: expected dense ones, such as of Embedding(sparse=False)")

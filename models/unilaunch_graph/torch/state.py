@@ -146,7 +146,7 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
     Raises:
         SpecError: On every rank, if one has tensors of other shapes than rank 0, a buffer as long as its nodes or edges
             with other numbers, other degrees in a layer that scales by them, or if each has a parameter with a row for
-            each of its nodes.
+            each of its nodes or edges.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named]
@@ -163,9 +163,10 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
         raise refusal
     if part.world_size > 1 and not part.ranks.any(is_here=not (owned := _parameters_of_rows(model, part))):
         raise SpecError(
-            f"ug.torch.distribute: {', '.join(owned)} has a row for each of this rank's {part.num_owned} nodes, and "
-            "would become rank 0's, so that nodes of different ranks share rows: expected "
-            "Embedding(part.num_nodes, width), called with part.owned"
+            f"ug.torch.distribute: {', '.join(owned)} has a row for each of this rank's {part.num_owned} nodes or "
+            f"{part.edge_index.shape[1]} edges, and would become rank 0's, so that those of different ranks share "
+            "rows: expected Embedding(part.num_nodes, width), called with part.owned; for the edges of the whole graph "
+            "Embedding(num_edges, width), called with part.edge_ids"
         )
     broadcast_state(model, part.ranks)
     if part.ranks.any(is_here=any(not torch.equal(rows[name], model.get_buffer(name)) for name in rows)):
@@ -174,7 +175,7 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
 
 def _parameters_of_rows(model: torch.nn.Module, part: GraphPart) -> list[str]:
     """Return the embeddings, and the parameters of a user's own modules, with as many rows as the part has."""
-    lengths = {part.num_owned, part.num_owned + part.num_halo} - {part.num_nodes}
+    lengths = {part.num_owned, part.num_owned + part.num_halo, part.edge_index.shape[1]} - {part.num_nodes}
     return [
         f"{name}.{key}" if name else key
         for name, module in model.named_modules()

@@ -166,6 +166,69 @@ def test_a_function_is_checked_by_itself() -> None:
     on_parts(WHOLE, PARTS, work)
 
 
+class _Encoder(torch.nn.Module):
+    """It has no forward; a script calls its method, or its module."""
+
+    def __init__(self, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.net, self.then = Net(lambda _, x: then(x)), then
+
+    def encode(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Return rows."""
+        return self.then(self.net.conv(x, edge_index))
+
+
+#: How a script enters a model in other ways than by its forward, and what is then refused.
+ENTRIES: dict[str, tuple[Callable[[Any], torch.nn.Module], Callable[[Any], Any]]] = {
+    "_Encoder.encode": (_Encoder, lambda model: model.encode),
+    "_Encoder.net": (_Encoder, lambda model: model.net),
+    "GAE.encode": (lambda then: nn.GAE(Net(lambda _, x: then(x))), lambda model: model.encode),
+    "ModuleDict.one": (lambda then: torch.nn.ModuleDict({"one": _Encoder(then).net}), lambda model: model["one"]),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_each_method_that_is_given_the_edges_is_checked(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not the model's forward alone; what is exact goes through, and nothing is said of it."""
+    make, entry = ENTRIES[name]
+
+    def work(part: GraphPart) -> None:
+        given = part.x.float(), part.edge_index
+        wrong = ug.distribute(make(_centred), part)
+        for _ in range(2):
+            with pytest.raises(SpecError, match=f"{name} is not exact on parts"):
+                entry(wrong)(*given)
+        exact = ug.distribute(make(torch.tanh), part)
+        entry(exact)(*given)
+        if "encode" in name:
+            ug.check(entry(exact), part, *given)
+
+    on_parts(WHOLE, PARTS, work)
+    assert not caplog.records
+
+
+def test_a_method_that_trains_is_not_tried(caplog: pytest.LogCaptureFixture) -> None:
+    """It would train a copy too, print, and write files; the forward that it calls is checked."""
+    epochs = []
+
+    class Trained(Net):
+        def fit(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                out: torch.Tensor = self(x, edge_index)
+                out.sum().backward()  # type: ignore[no-untyped-call]
+                epochs.append(out)
+            return out
+
+    def work(part: GraphPart) -> None:
+        ug.distribute(Trained(lambda _, x: x), part).fit(part.x.float(), part.edge_index)  # type: ignore[operator]
+        with pytest.raises(SpecError, match="Trained is not exact"):
+            ug.distribute(Trained(lambda _, x: _centred(x)), part).fit(part.x.float(), part.edge_index)  # type: ignore[operator]
+
+    on_parts(WHOLE, PARTS, work)
+    assert len(epochs) == 3 * PARTS
+    assert "Trained.fit is not checked on parts: it calls backward" in caplog.text
+
+
 def test_on_one_rank_there_is_a_warning() -> None:
     """The numbers are right there, and will not be on two."""
 

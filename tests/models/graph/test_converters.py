@@ -255,6 +255,8 @@ def test_tensors_of_every_kind_become_arrays(form: Any, data: Any, tmp_path: Pat
         ({"nodes": [0, 1, 2, 2]}, "the node 2 is named twice"),
         ({"nodes": [0, 1, 2, 9]}, "edge 1: source 3 is not among the nodes"),
         ({"nodes": [0, 1, 2, 3, 4], "y": None}, "5 names of nodes, but x has 4 rows"),
+        ({"y": [0, None, 1, 0]}, "y is not of one type of numbers: give -1 or NaN in place of None"),
+        ({"x": X.astype("g")}, "x is of type <f16, which no framework reads: give .astype"),
         ({"edge_weight": WEIGHTS[:5]}, r"edge_weight must have shape \(6,\), not \(5,\)"),
         ({"x": [[1, 2], [3]]}, "x is no array: expected rows of one length"),
         ({"edges": ENDS.T, "nodes": [0, 1, 2, 3]}, r"edges have the shape \(6, 2\); expected \(2, num_edges\)"),
@@ -277,6 +279,20 @@ def test_from_edges_refuses_what_does_not_fit(changes: dict[str, Any], words: st
         ug.from_edges(arrays.pop("edges"), tmp_path / "own", **arrays)
     assert "\n" not in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_in_another_machines_byte_order_are_turned_round(tmp_path: Path) -> None:
+    """FITS and HDF5 have such; a framework reads none."""
+    arrays: dict[str, Any] = {"edge_weight": WEIGHTS, "edge_attr": FEATURES, "x": X, "y": Y, "edge_type": ENDS[0]}
+    foreign: dict[str, Any] = {
+        name: np.asarray(array).astype(np.asarray(array).dtype.newbyteorder(">")) for name, array in arrays.items()
+    }
+    folder = ug.from_edges(ENDS.astype(">i4"), tmp_path / "own", node_arrays={"time": Y.astype(">f4")}, **foreign)
+    part = ug.load(folder, data_dir=tmp_path)
+    np.testing.assert_array_equal(part.x, X.astype(np.float32)[part.owned])
+    np.testing.assert_array_equal(part.node_arrays["time"], Y[part.owned])
+    np.testing.assert_array_equal(part.edge_type, ENDS[0][part.edge_ids])
+    np.testing.assert_array_equal(part.edge_weight, WEIGHTS[part.edge_ids].astype(np.float32))
 
 
 def test_a_graph_without_labels_is_written(tmp_path: Path, data: Any) -> None:

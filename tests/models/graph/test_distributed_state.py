@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch_geometric import nn
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.data.edges import edges_as_given
@@ -55,6 +55,14 @@ def test_new_weights_are_the_same_on_every_rank() -> None:
     on_parts(WHOLE, PARTS, work)
 
 
+def _ring() -> Whole:
+    """Return a graph whose halves have as many nodes, halo nodes and edges each: into a node, from three others."""
+    target = np.tile(np.arange(40), 3)
+    source = (target + np.repeat([-1, 1, 2], 40)) % 40
+    edges = edges_as_given(source, target, 40, np.arange(120, dtype=np.float32), None)
+    return replace(WHOLE, graph=replace(WHOLE.graph, **edges._asdict()))
+
+
 class _WithRows(torch.nn.Module):
     def __init__(self, rows: torch.Tensor) -> None:
         super().__init__()
@@ -68,16 +76,13 @@ class _WithRows(torch.nn.Module):
 )
 def test_rows_of_a_part_in_a_buffer_are_refused(of_part: Callable[[GraphPart], torch.Tensor]) -> None:
     """Rank 0's would replace them. Parts of a ring are of equal size: nothing but the numbers tells them apart."""
-    ends = np.array([[*range(40), *range(1, 41)], [*range(1, 41), *range(40)]]) % 40
-    edges = edges_as_given(ends[0], ends[1], 40, np.arange(80, dtype=np.float32), None)
-    ring = replace(WHOLE, graph=replace(WHOLE.graph, **edges._asdict()))
 
     def work(part: GraphPart) -> None:
         with pytest.raises(SpecError, match=r"pe with one row for each owned node or edge.*as arguments of the model"):
             distribute(_WithRows(of_part(part)), part)
         distribute(_WithRows(torch.ones_like(of_part(part))), part)
 
-    on_parts(ring, PARTS, work, np.arange(40) // 20)
+    on_parts(_ring(), PARTS, work, np.arange(40) // 20)
 
 
 def test_the_edges_of_another_part_are_refused() -> None:
@@ -126,13 +131,22 @@ def test_layers_that_were_called_before_forget_other_edges() -> None:
 
 
 def test_rows_of_a_parts_nodes_are_no_parameters() -> None:
-    """On parts of equal size nothing else tells: they would become rank 0's, for the nodes of all ranks."""
+    """On parts of equal size nothing else tells: they would become rank 0's, for the nodes or edges of all ranks."""
 
     def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match="a row for each of this rank's 20 nodes"):
+        num_edges = part.edge_index.shape[1]
+        with pytest.raises(SpecError, match=f"a row for each of this rank's 20 nodes or {num_edges} edges"):
             distribute(torch.nn.Embedding(part.num_owned, 8), part)
+        with pytest.raises(SpecError, match=r"edge_weight has a row.*Embedding\(num_edges, width\).*part.edge_ids"):
+            distribute(_WithWeights(num_edges), part)
 
-    on_parts(WHOLE, PARTS, work)
+    on_parts(_ring(), PARTS, work, np.arange(40) // 20)
+
+
+class _WithWeights(torch.nn.Module):
+    def __init__(self, num_edges: int) -> None:
+        super().__init__()
+        self.edge_weight = torch.nn.Parameter(torch.ones(num_edges))
 
 
 def test_a_mean_of_means_is_refused() -> None:

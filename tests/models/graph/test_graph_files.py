@@ -260,7 +260,10 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("two-forms", {**PLAIN, **CSR}, "has both edge_index and indptr: give one of them"),
     ("half-masks", _changed(MASKED, test_mask=None), "has no test_mask"),
     ("float-edges", _changed(PLAIN, edge_index=EDGES * 1.0), "edge_index must be whole numbers, not float64"),
-    ("transposed", _changed(PLAIN, edge_index=EDGES.T), "edge_index must have shape (2, any), not (6, 2)"),
+    ("transposed", _changed(PLAIN, edge_index=EDGES.T), "edge_index must have shape (2, any), not (6, 2): give its tr"),
+    ("no-node", {"edge_index": np.zeros((2, 0), int), "num_nodes": 0}, "has no node"),
+    ("x-foreign", _changed(PLAIN, x=X.astype(">f8")), "x is of type >f8, which no framework reads: give .astype('f8')"),
+    ("x-long", _changed(PLAIN, x=X.astype("g")), "x is of type <f16, which no framework reads: give .astype('f8')"),
     ("end", _changed(PLAIN, edge_index=_with(EDGES, (1, 3), 6)), "edge_index[1, 3] is 6; allowed are 0 to 5"),
     (
         "huge-end",

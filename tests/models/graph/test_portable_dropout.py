@@ -137,6 +137,13 @@ def test_the_curve_does_not_depend_on_the_number_of_ranks(name: str) -> None:
     assert train(_model(name), 1, state={**STATE, "seed": 6}) != alone or name == "all"
 
 
+def test_a_module_that_is_called_in_place_of_the_model_drops_alike() -> None:
+    """A script may call the parts of a model one by one."""
+    model = torch.nn.ModuleDict({"encoder": _model()})
+    losses = [train(model, size, call=lambda model, *given: model["encoder"](*given)) for size in (1, 3)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-10)
+
+
 def test_as_many_edges_as_nodes(caplog: pytest.LogCaptureFixture) -> None:
     """Inside of a layer rows are of edges; outside they are taken as rows of nodes, and that is said."""
     whole = make_whole(num_nodes=40, num_edges=40)

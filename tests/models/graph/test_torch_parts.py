@@ -185,6 +185,54 @@ def test_gradients_are_summed_where_some_ranks_have_none() -> None:
     assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]] * PARTS
 
 
+@pytest.mark.parametrize("size", [1, PARTS])
+def test_a_mean_of_16_bit_losses_does_not_overflow(size: int) -> None:
+    """Their sum does; torch's own mean adds them in float32."""
+
+    def work(part: GraphPart) -> tuple[float, float]:
+        losses = torch.full((300,), 500.0, dtype=torch.float16, requires_grad=True)
+        loss = ug.mean(losses, 300 * size, part)
+        torch.autograd.backward(loss)
+        assert losses.grad is not None
+        assert loss.dtype == losses.grad.dtype == torch.float16
+        return loss.item(), losses.grad.double().sum().item()
+
+    for loss, gradient in on_parts(WHOLE, size, work):
+        assert loss == 500
+        assert gradient == pytest.approx(1 / size, rel=1e-3)
+
+
+def test_sums_of_bools_count() -> None:
+    """As torch's own sum does; the sum of two True would be True."""
+    for size in (1, PARTS):
+        sums = on_parts(WHOLE, size, lambda part: ug.sum_ranks(torch.tensor([True, part.rank == 0]), part).tolist())
+        assert sums == [[size, 1]] * size
+
+
+def test_a_gradient_that_two_models_share_is_summed_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A second sum would count it once for each rank. One line tells of gradients that were added to a sum."""
+
+    def work(part: GraphPart) -> list[list[float]]:
+        part.ranks.has_loss = True
+        found, shared, own = [], torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+        for _ in range(2):
+            torch.autograd.backward((shared * own * (part.rank + 1)).sum())  # 1, 2 and 3
+            ug.sum_gradients([shared], part)
+            ug.sum_gradients([shared, own], part)
+            found.append([gradient.item() for one in (shared, own) if (gradient := one.grad) is not None])
+            for one in (shared, own):
+                assert one.grad is not None
+                one.grad.zero_()
+        assert not caplog.records
+        for _ in range(2):
+            torch.autograd.backward((shared * (part.rank + 1)).sum())
+            ug.sum_gradients([shared], part)
+        return found
+
+    assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0]] * 2] * PARTS
+    assert [record.message for record in caplog.records if "one sum_gradients, after the last" in record.message]
+
+
 def test_dropout_does_not_depend_on_the_parts() -> None:
     """The same elements are dropped on one part and on three; rank 0 gathers them in the user's order."""
 

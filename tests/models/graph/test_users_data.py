@@ -222,6 +222,7 @@ def test_the_split_beside_the_data_is_taken(tmp_path: Path, logged: list[str]) -
         ({"train": [0, 1], "test": [1]}, "node 1 is in more than one of train, val, test"),
         ({"train": [True, False]}, rf"split\['train'\] is bool of the shape \(2,\): .* a mask \({N},\)"),
         ((0.6, 0.6, 0.2), r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
+        (([0, 1], [2], [3]), r"split=\(list, list, list\): expected three shares .* or nodes by name"),
     ],
 )
 def test_another_split_is_refused(split: Any, words: str, tmp_path: Path) -> None:
