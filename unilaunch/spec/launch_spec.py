@@ -61,7 +61,9 @@ class MpiSpec(Spec):
     allow_run_as_root: bool = Field(default=False, description="let root start the job")
     oversubscribe: bool = Field(default=False, description="more ranks than slots, spread over the hosts")
     bind_to: str | None = Field(
-        default=None, min_length=1, description="what ranks are bound to: none, core, socket, ..."
+        default=None,
+        min_length=1,
+        description="what ranks are bound to: none, core, socket, ...; a direct start gives each its share of the cores",
     )
     map_by: str | None = Field(
         default=None, min_length=1, description="in which order ranks are placed: slot, node, ppr:N:node, ..."

@@ -112,7 +112,9 @@ class RunSpec(Spec):
     master_addr: str | None = Field(
         default=None, min_length=1, description="rank 0's address; default: agreed on by the ranks"
     )
-    master_port: Port | None = Field(default=None, description="rank 0's port; default: a free one that rank 0 keeps")
+    master_port: Port | None = Field(
+        default=None, description="rank 0's port; default: a free one that rank 0 keeps, or 29500 with --nnodes"
+    )
     insecure_rendezvous: bool = Field(
         default=False, description="under launchers that give ranks no secret to share, meet without one"
     )

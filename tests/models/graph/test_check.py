@@ -426,9 +426,10 @@ def test_what_one_rank_refuses_all_ranks_refuse(odd: int) -> None:
     model = Odd(lambda _, x: x)
 
     def work(part: GraphPart) -> str:
-        distributed = ug.distribute(copy.deepcopy(model), part)
+        distributed, rows = ug.distribute(copy.deepcopy(model), part), part.x.float()
+        rows[0] += 1000 * (part.rank == odd)
         with pytest.raises(SpecError, match="Odd is not exact") as raised:
-            distributed(part.x.float() + 1000 * (part.rank == odd), part.edge_index)
+            distributed(rows, part.edge_index)
         return str(raised.value)
 
     assert len(set(on_parts(WHOLE, PARTS, work))) == 1

@@ -73,7 +73,7 @@ def _own_edges(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
 
 def _samples(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
     """Two times three samples of features stand before the nodes: (2, 3, nodes, width)."""
-    samples = torch.stack([x, x.sin(), 2 * x, x * x, x + 1, -x]).unflatten(0, (2, 3))
+    samples = torch.stack([x, x.sin(), 2 * x, x * x, x + 1, -x]).reshape(2, 3, *x.shape)
     return _weighted(layer, samples, g).movedim(-2, 0)
 
 
