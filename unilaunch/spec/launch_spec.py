@@ -63,7 +63,7 @@ class MpiSpec(Spec):
     bind_to: str | None = Field(
         default=None,
         min_length=1,
-        description="what ranks are bound to: none, core, socket, ...; a direct start gives each its share of the cores",
+        description="what ranks are bound to: none, core, socket, ...; a direct start: a share of the cores",
     )
     map_by: str | None = Field(
         default=None, min_length=1, description="in which order ranks are placed: slot, node, ppr:N:node, ..."
