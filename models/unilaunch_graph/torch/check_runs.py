@@ -189,7 +189,7 @@ class _Ranks(Ranks):
         return is_here
 
     @override
-    def broadcast(self, tensor: torch.Tensor) -> None:
+    def broadcast(self, tensor: torch.Tensor, purpose: Purpose = Purpose.DISTRIBUTE) -> None:
         if self.journal is not None:
             of_rank_0 = partial(self.journal.of_rank_0, "a broadcast", rank=self.rank)
             tensor.detach().copy_(_by_array(of_rank_0, tensor.detach()))

@@ -114,14 +114,14 @@ class Ranks(ScriptRanks):
             self.exchange(rows[: send[0]], send, arrived, receive, Purpose.GATHER).wait()
             yield arrived
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
+    def broadcast(self, tensor: torch.Tensor, purpose: Purpose = Purpose.DISTRIBUTE) -> None:
         """Overwrite *tensor* by rank 0's."""
         if self.size == 1:
             return
         self._refuse_simulation()
         whole = tensor.detach().contiguous()
         buffer = self._bits(whole.view(-1))
-        self.collectives.calls.purpose = Purpose.DISTRIBUTE
+        self.collectives.calls.purpose = purpose
         self.collectives.broadcast(buffer, 0)
         tensor.detach().copy_(whole)
 

@@ -75,7 +75,7 @@ def refuse_own_statistics(given: Iterable[Any], part: GraphPart) -> None:
             continue
         own = _changes(part.x, rows.detach())
         rank_0s = own.clone()
-        part.ranks.broadcast(rank_0s)
+        part.ranks.broadcast(rank_0s, Purpose.CHECK)
         if part.ranks.any(is_here=_differ(own, rank_0s), purpose=Purpose.CHECK):
             raise SpecError(
                 "the model is called with part.x normalised by numbers that differ between the ranks, such as the mean "

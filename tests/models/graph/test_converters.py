@@ -288,7 +288,7 @@ def test_arrays_in_another_machines_byte_order_are_turned_round(tmp_path: Path) 
         name: np.asarray(array).astype(np.asarray(array).dtype.newbyteorder(">")) for name, array in arrays.items()
     }
     folder = ug.from_edges(ENDS.astype(">i4"), tmp_path / "own", node_arrays={"time": Y.astype(">f4")}, **foreign)
-    part = ug.load(folder, data_dir=tmp_path)
+    part = ug.load(folder, data_dir=tmp_path, framework="torch")
     np.testing.assert_array_equal(part.x, X.astype(np.float32)[part.owned])
     np.testing.assert_array_equal(part.node_arrays["time"], Y[part.owned])
     np.testing.assert_array_equal(part.edge_type, ENDS[0][part.edge_ids])
