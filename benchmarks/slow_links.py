@@ -62,10 +62,10 @@ def main() -> int:
                     for megabits in sorted(chosen.megabits, reverse=True):
                         for host in range(hosts):
                             cluster.slow_down(host, megabits)
-                        found = _measure(cluster, data, sources, chosen.rounds)
-                        rows[megabits] = statistics.median(one.seconds for one in found["rows"])
-                        decides = rows[megabits] >= DECIDES * rows[max(rows)] and _bytes(found) <= SAVES
-                        kept &= _show(f"{graph:13} {hosts:5} {megabits:7}", found, decides=decides)
+                        runs = _measure(cluster, data, sources, chosen.rounds)
+                        rows[megabits] = statistics.median(one.seconds for one in runs["rows"])
+                        decides = rows[megabits] >= DECIDES * rows[max(rows)] and _bytes(runs) <= SAVES
+                        kept &= _show(f"{graph:13} {hosts:5} {megabits:7}", runs, decides=decides)
     return 0 if kept else 1
 
 

@@ -90,8 +90,7 @@ def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
 
 
 def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
-    attends = may_attend(module)
-    makes_messages = not attends and not _sums(module)
+    attends, sums = may_attend(module), _sums(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     if isinstance(module, MessagePassing):
@@ -99,7 +98,7 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _exchange_sources(module, name, part)
         if attends:
             _bind(module, "forward", attending(module, part), part)
-        if not makes_messages:  # a compiler would see PyG's messages, and what takes their place is quicker
+        if attends or sums:  # a compiler would see PyG's messages, and what takes their place is quicker
             uncompiled: Any = torch.compiler.disable
             _bind(module, "forward", uncompiled(module.forward.__func__), part)
     if isinstance(module, QuantileAggregation):

@@ -180,18 +180,21 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
 
 
 def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
-    is_new = [parameter.grad is not None and not _is_summed(parameter.grad, ranks) for parameter in parameters]
+    new = [
+        None if parameter.grad is None or _is_summed(parameter.grad, ranks) else parameter.grad
+        for parameter in parameters
+    ]
     present = parameters[0].new_ones(len(parameters))
-    for place, one in enumerate(is_new):
-        if not one:
-            present[place] = 0
-    pieces = [present, *map(_flat_gradient, parameters, is_new)]
+    for place, gradient in enumerate(new):
+        if gradient is None:
+            present[place] = 0  # without a copy from the host, which would wait for a GPU
+    pieces = [present, *map(_flat_gradient, parameters, new)]
     counts, *summed = torch.split(
         ranks.all_reduce(torch.cat(pieces), Purpose.SUM_GRADIENTS), [len(piece) for piece in pieces]
     )
-    for parameter, one, num_present, total in zip(parameters, is_new, counts, summed, strict=True):
-        if parameter.grad is not None and one:
-            parameter.grad.copy_(total.view_as(parameter))
+    for parameter, gradient, num_present, total in zip(parameters, new, counts, summed, strict=True):
+        if gradient is not None:
+            gradient.copy_(total.view_as(parameter))
         elif num_present:  # the host waits for a GPU here, and only here
             parameter.grad = total.view_as(parameter).clone()
         if parameter.grad is not None:
@@ -214,12 +217,12 @@ def _is_summed(gradient: torch.Tensor, ranks: Ranks) -> bool:
     return summed == written
 
 
-def _flat_gradient(parameter: torch.nn.Parameter, is_new: bool) -> torch.Tensor:  # noqa: FBT001
-    if parameter.grad is None or not is_new:
+def _flat_gradient(parameter: torch.nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor:
+    if gradient is None:
         return torch.zeros_like(parameter).flatten()
-    if parameter.grad.is_sparse:
+    if gradient.is_sparse:
         raise TypeError("sum_gradients: a gradient is sparse: expected dense ones, such as of Embedding(sparse=False)")
-    return parameter.grad.detach().flatten()
+    return gradient.detach().flatten()
 
 
 class _Total(torch.autograd.Function):
