@@ -15,7 +15,7 @@ from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError
 from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.direct import Direct
+from unilaunch.launchers.direct import IDENTITY, Direct
 from unilaunch.launchers.launcher import SHORTEST_LIFE
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
@@ -99,7 +99,7 @@ def _record_start(rank: Rank, found: LauncherInfo, variables: Mapping[str, str])
 
 def _forget_launch() -> None:
     """Remove the variables of this job from the environment: a program may start another job."""
-    for variable in (MONITOR, SPEC, KEY, WINDOWS):
+    for variable in (MONITOR, SPEC, KEY, WINDOWS, *IDENTITY):
         os.environ.pop(variable, None)  # noqa: TID251
 
 
