@@ -139,7 +139,7 @@ def _refuse_matrix(edges: Any) -> None:
     if not isinstance(edges, torch.Tensor) or edges.layout is not torch.strided:
         raise SpecError(
             "edges are given as a sparse matrix to a layer that adds or removes loops or takes degrees: expected "
-            "part.edge_index, beside it edge_weight=part.edge_weight"
+            "part.edge_index, and part.edge_weight where it takes weights"
         )
 
 
