@@ -1,6 +1,7 @@
 """mkdocs hook: puts files of the repository that lie outside docs/ on the site, and leads links to them there.
 
-The pages of docs/ are also read on a code host, so their links name files of the repository.
+The pages of docs/ are also read on a code host, so their links name files of the repository. It also marks the options
+in a line's code, so that no browser breaks `--name` after its dashes.
 """
 
 import ast
@@ -26,6 +27,8 @@ PAGES = {
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
 _LINK = re.compile(r"(\]\(|src=\")([^)\s\"#:]+)(#[^)\s\"]*)?(?=[)\"])")
+_CODE = re.compile(r"(?<!<pre>)<code>([^<]*)</code>")
+_OPTION = re.compile(r"(?<![\w-])--?[\w-]+")
 _FENCES = {".py": "python", ".sh": "bash", ".toml": "toml", ".ipynb": "json", ".json": "json"}
 
 
@@ -43,6 +46,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     here = page.file.src_uri
     source = _SOURCES.get(here, f"docs/{here}")
     return _LINK.sub(lambda link: f"{link[1]}{_on_site(link[2], source, here)}{link[3] or ''}", markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Return the page with each option in a line's code in an element that `site.css` keeps on one line."""
+    return _CODE.sub(lambda code: _OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
 
 
 def _on_site(target: str, source: str, here: str) -> str:
