@@ -92,8 +92,8 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         asked = torch.device(device)
         if asked.type != self.device.type or asked.index not in {None, self.device.index}:
             raise SpecError(
-                f"part.to({str(device)!r}): the part is on {self.device}, where ug.load has put it: leave the line out, "
-                f"or choose by ug.load(..., device={asked.type!r})"
+                f"part.to({str(device)!r}): the part is on {self.device}, where ug.load has put it: leave the line "
+                f"out, or choose by ug.load(..., device={asked.type!r})"
             )
         return self
 
