@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py [--device cuda] [--nodes N] [--rounds 3] [--folder DIR] [--table FILE.md]
         [--graphs small reddit large] [--kinds gcn sage gat] [--dropouts 0 0.5] [--skip-parity] [--figures FILE.jsonl]
+    python benchmarks/gpu.py --prepare [--graphs ...] [--kinds ...] [--folder DIR]
     python benchmarks/gpu.py --read FILE.jsonl [--table FILE.md]
 
 Parity: a small graph, dropout 0.5: the losses of the host's network in float64 to 1e-10 and in float32 to 1e-5,
@@ -15,7 +16,9 @@ reserves it, each with one evaluation. Bounds of GCN and GraphSAGE: at most 0.5 
 Each check and each training is a process of its own: what fails is said in a line, and the others go on. The table is
 written after each case. `--graphs small --rounds 1` is the short form: 16 trainings. `--graphs` alone: parity only.
 --figures appends the figures of each training to a file as they come, one JSON object a line, and --read makes the
-table and the verdicts of such a file, on any machine. gpu_all.sh runs this in pieces. Never run on a GPU so far.
+table and the verdicts of such a file, on any machine. --prepare makes graphs and partitions alone, on the CPU; the
+large graph's nodes stay in their order there, since METIS would take minutes. gpu_all.sh runs this in pieces. Never run
+on a GPU so far.
 `--device cpu --graphs small --nodes 2000` goes through all of it but the GPU's own, and keeps no bounds.
 Needs: pip install 'unilaunch[bench]' and a CUDA build of torch.
 """
@@ -41,6 +44,14 @@ BOUND = 0.5
 SHAPES = ("small", "reddit", "large")
 #: Seconds that one check or one training may take.
 DEADLINE = 900.0
+#: `unilaunch partition`, but the nodes of a part keep their order.
+_PARTITION_IN_ORDER = """
+import sys
+from unilaunch.__main__ import main
+from unilaunch_graph.partition import cut
+cut.MOST = 0
+sys.exit(main())
+"""
 HEAD = "| graph | network | dropout | way | s/epoch | of PyG | peak MB | of PyG |\n|---|---|---|---|---|---|---|---|"
 
 
@@ -65,11 +76,12 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     parser.add_argument("--table", type=Path, help="where the table is written; default: gpu.md in DIR")
     parser.add_argument("--figures", type=Path, help="where the figures of each training are appended")
+    parser.add_argument("--prepare", action="store_true", help="train nothing: make the graphs and their partitions")
     parser.add_argument("--read", type=Path, metavar="FILE.jsonl", help="measure nothing: make the table of --figures")
     chosen = parser.parse_args()
     path = chosen.table or chosen.folder / "gpu.md"
-    if chosen.read:
-        return _read(chosen.read, path)
+    if chosen.read or chosen.prepare:
+        return _read(chosen.read, path) if chosen.read else _prepare(chosen)
     if lacking := find_lacking(chosen.device):
         sys.stderr.write(f"gpu.py: {lacking}, or with --device cpu --graphs small --nodes 2000\n")
         return 2
@@ -109,6 +121,21 @@ def _graph(folder: Path, shape: str, nodes: int) -> Path:
     if shape == "small":
         return make_graph(folder, nodes)
     return make_large(folder) if shape == "reddit" else make_large(folder, 10_000_000, 20, 64, 40)
+
+
+def _prepare(chosen: argparse.Namespace) -> int:
+    """Make the graphs, and the partition of each kind of layer; return 0 if all were made."""
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    code = 0
+    for shape in chosen.graphs:
+        graph = _graph(chosen.folder, shape, chosen.nodes)
+        command = ["-c", _PARTITION_IN_ORDER] if shape == "large" else ["-m", "unilaunch"]
+        data = ["--dataset", str(graph), "--no-normalize-features", "--partition-dir", str(chosen.folder / "parts")]
+        for edges in sorted({"symmetric" if kind == "gcn" else "given" for kind in chosen.kinds}):
+            made = _execute([sys.executable, *command, "partition", *data, "--num-parts", "1", "--edges", edges])
+            print(made.get("stdout") or f"FAILED: {graph.stem}, edges {edges}: {made['failed']}", end="", flush=True)
+            code |= "failed" in made
+    return code
 
 
 def check_parity(device: str, folder: Path) -> bool:

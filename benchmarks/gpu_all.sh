@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # All that is to be run on a GPU, in pieces: each a process of its own with a deadline, its figures written as they come.
 #
-#   bash benchmarks/gpu_all.sh [--device cpu] STEP...        such as: 1 2 3, then 4 5 (10 minutes are one command's most)
+#   LIMIT=330 bash benchmarks/gpu_all.sh prepare 1 2 4 5        then, on the same machine while it is warm
+#   LIMIT=450 bash benchmarks/gpu_all.sh 3
 #
+# prepare  make the graphs and partitions of step 3 in the background, which takes minutes of the CPU; 3 does so itself
 # 1 start and placement   2 parity   3 speed and memory beside PyG   4 waits of the host, CUDA graph   5 failures
+#
 # $OUT (default: gpu_out) gets figures.jsonl, log.txt and, from step 3, gpu.md. $LIMIT (default 570) are the seconds of
 # all steps: no piece begins after them, and the one that runs then is ended. $FOLDER keeps graphs. What fails says why,
 # and the next piece begins. --device cpu goes through all of it on small graphs where no GPU is: a rehearsal; $STRETCH
@@ -18,7 +21,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 device=cuda
 [ "${1-}" = --device ] && { device=$2; shift 2; }
-[ $# -gt 0 ] || { sed -n '2,11p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
 out=${OUT:-gpu_out} limit=${LIMIT:-570} stretch=${STRETCH:-1} folder=${FOLDER:-/tmp/unilaunch-gpu} python=${PYTHON:-python3}
 mkdir -p "$out" "$folder"
 out=$(cd "$out" && pwd) failed=0
@@ -86,7 +89,7 @@ print(json.dumps({"versions": found}))
 '
 is_there="import sys, torch; torch.cuda.is_available() or sys.exit(f'torch {torch.__version__} sees no NVIDIA GPU: start gpu_all.sh where there is one, or with --device cpu')"
 
-speed() { # the graphs are made beside the steps before: "wait" below
+speed() { # the larger graphs are made meanwhile
     local gpu=("$python" benchmarks/gpu.py --skip-parity --device "$device" --rounds 1 --folder "$folder" "${nodes[@]}"
         --figures "$out/figures.jsonl" --table "$folder/gpu.md")
     piece "3 small graph, gcn" 90 "${gpu[@]}" --graphs small --kinds gcn
@@ -104,14 +107,14 @@ speed() { # the graphs are made beside the steps before: "wait" below
     piece "3 table" 20 "$python" benchmarks/gpu.py --read "$out/figures.jsonl" --table "$out/gpu.md"
 }
 
-make_graph() { # make_graph NAME PYTHON: in the background, with its log in $folder
-    nice "$python" -c "import sys; sys.path.insert(0, 'benchmarks'); from pathlib import Path; import graphs; graphs.$2" \
+prepare() { # prepare SHAPE KIND...: graph and partitions on the CPU, in the background, with the log in $folder
+    nice "$python" benchmarks/gpu.py --prepare --graphs "$1" --kinds "${@:2}" --folder "$folder" "${nodes[@]}" \
         >"$folder/$1.log" 2>&1 && touch "$folder/$1.made" &
 }
 
 made() { # wait until the graph $1 is made, while there is time
     while [ ! -e "$folder/$1.made" ] && [ "$SECONDS" -lt $((limit - 60)) ]; do sleep 1; done
-    [ -e "$folder/$1.made" ] || piece "3 graph $1 was not made in time" 5 false
+    [ -e "$folder/$1.made" ] || { piece "3 graph $1 is not made yet" 5 tail -n 3 "$folder/$1.log"; failed=1; false; }
 }
 
 small=$folder/communities-100000.npz nodes=(--nodes 100000)
@@ -119,17 +122,16 @@ small=$folder/communities-100000.npz nodes=(--nodes 100000)
 install >"$folder/install.log" 2>&1 || { cat "$folder/install.log"; exit 2; }
 piece "0 versions" 60 "$python" -c "$versions"
 [ "$device" = cpu ] || "$python" -c "$is_there" || exit 2
-case " $* " in
-    *" 3 "* | *" 4 "*) make_graph small "make_graph(Path('$folder'), ${nodes[1]})"; smallest=$! ;;
-esac
-if [ "$device" = cuda ] && [[ " $* " = *" 3 "* ]]; then
-    make_graph reddit "make_large(Path('$folder'))"
-    make_graph large "make_large(Path('$folder'), 10_000_000, 20, 64, 40)"
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+case " $* " in *" 3 "* | *" 4 "*) prepare small gcn sage gat ;; esac
+if [ "$device" = cuda ]; then
+    case " $* " in *" 3 "* | *" prepare "*) prepare reddit gcn sage && prepare large gcn ;; esac
 fi
 on_one=("$python" -m unilaunch launch -n 2 --device cpu --output-dir "$folder/out")
 card=$([ "$device" = cuda ] && echo cuda:0 || echo cpu)
 for step in "$@"; do
     case $step in
+        prepare) ;; # above
         1) piece "1 start and placement" 150 "$python" benchmarks/gpu_jobs.py start --device "$device" ;;
         2)
             piece "2 GCN beside the host's" 120 "$python" benchmarks/gpu.py --device "$device" --graphs --folder "$folder"
@@ -142,10 +144,10 @@ for step in "$@"; do
             piece "2 layers of PyG" 90 "$python" benchmarks/programs/gpu_layers.py "$device" "$folder"
             piece "2 layers of PyG, 2 ranks of one card" 90 "${on_one[@]}" benchmarks/programs/gpu_layers.py "$card" "$folder"
             ;;
-        3) wait "$smallest"; speed ;;
-        4) wait "$smallest"; piece "4 steps" 90 "$python" benchmarks/programs/gpu_steps.py "$device" "$small" ;;
+        3) made small && speed ;;
+        4) made small && piece "4 steps" 90 "$python" benchmarks/programs/gpu_steps.py "$device" "$small" ;;
         5) piece "5 failures" 180 "$python" benchmarks/gpu_jobs.py break --device "$device" ;;
-        *) echo "gpu_all.sh: no step $step: expected 1 to 5"; exit 2 ;;
+        *) echo "gpu_all.sh: no step $step: expected prepare, or 1 to 5"; exit 2 ;;
     esac
 done
 exit $failed
