@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the job in progress is ended
     on_gpu = chosen.device == "cuda"
     if on_gpu and used_memory() is None:
         sys.stderr.write(
@@ -199,12 +200,15 @@ def _run(job: Job) -> tuple[int | None, str, float | None]:
             job.words, stdout=said, stderr=subprocess.STDOUT, env=environment(**own, **job.environ),
             start_new_session=True,
         )  # fmt: skip
-        sent = _signal(job, started, Path(folder, "said")) if job.kills else None
+        code = sent = None
         try:
+            sent = _signal(job, started, Path(folder, "said")) if job.kills else None
             code = started.wait(job.deadline)
         except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)  # its guards end the ranks
-            code = None
+            pass
+        finally:
+            if started.poll() is None:  # also where this program is ended: the job's kernels would disturb others
+                os.killpg(started.pid, signal.SIGKILL)  # its guards end the ranks
         seconds = None if sent is None else time.monotonic() - sent
         return code, Path(folder, "said").read_text(encoding="utf-8", errors="replace"), seconds
 

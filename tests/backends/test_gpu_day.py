@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import create_autospec
 
@@ -69,3 +71,34 @@ def test_a_job_that_breaks_is_named_and_ended(
     (figures,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert figures["kept"]
     assert ending in figures["said"]
+
+
+def test_jobs_that_are_ended_leave_no_process(tmp_path: Path) -> None:
+    """A kernel that still ran would disturb what is measured next."""
+    line = [
+        sys.executable,
+        str(BENCHMARKS / "gpu_jobs.py"),
+        "break",
+        "--device",
+        "cpu",
+        "--only",
+        "SIGKILL in a kernel",
+    ]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}  # noqa: TID251
+    with subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, text=True) as started:
+        ends = time.monotonic() + 60
+        while not (rank := _process_of(tmp_path)) and time.monotonic() < ends:
+            time.sleep(0.02)
+        started.terminate()
+        assert started.wait(60) in {143, 0}  # 0: the job had ended before
+    while Path(f"/proc/{rank}").exists() and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert rank
+    assert not Path(f"/proc/{rank}").exists()
+
+
+def _process_of(folder: Path) -> str | None:
+    """Return the process id that the rank has printed, if it has."""
+    said = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*/said"))
+    found = re.search(r"process (\d+)\n", said)
+    return found[1] if found else None
