@@ -133,15 +133,15 @@ for step in "$@"; do
         prepare) ;; # above
         1) piece "1 start and placement" 150 "$python" benchmarks/gpu_jobs.py start --device "$device" ;;
         2)
-            piece "2 GCN beside the host's" 120 "$python" benchmarks/gpu.py --device "$device" --graphs --folder "$folder"
+            piece "2 GCN beside the host's" 110 "$python" benchmarks/gpu.py --device "$device" --graphs --folder "$folder"
             ways=(torch) && [ "$device" = cuda ] && ways=(torch Triton)
             for way in "${ways[@]}"; do
                 piece "2 SAGE, $way" 40 "$python" benchmarks/programs/gpu_parity.py float64 "$way" "$device" "$folder" sage
-                piece "2 GCN on 2 ranks of one card, $way" 60 "${on_one[@]}" benchmarks/programs/gpu_parity.py \
+                piece "2 GCN on 2 ranks of one card, $way" 40 "${on_one[@]}" benchmarks/programs/gpu_parity.py \
                     float64 "$way" "$card" "$folder"
             done
-            piece "2 layers of PyG" 90 "$python" benchmarks/programs/gpu_layers.py "$device" "$folder"
-            piece "2 layers of PyG, 2 ranks of one card" 90 "${on_one[@]}" benchmarks/programs/gpu_layers.py "$card" "$folder"
+            piece "2 layers of PyG" 60 "$python" benchmarks/programs/gpu_layers.py "$device" "$folder"
+            piece "2 layers of PyG, 2 ranks of one card" 60 "${on_one[@]}" benchmarks/programs/gpu_layers.py "$card" "$folder"
             ;;
         3) made small && speed ;;
         4) made small && piece "4 steps" 90 "$python" benchmarks/programs/gpu_steps.py "$device" "$small" ;;
