@@ -149,7 +149,9 @@ def check_parity(device: str, folder: Path) -> bool:
                 print(f"FAILED: {precision}, {way}: {printed['failed']}", flush=True)
                 kept = False
                 continue
-            found = json.loads(printed["stdout"].splitlines()[-1])
+            line = printed["stdout"].splitlines()[-1]
+            print(line, flush=True)
+            found = json.loads(line)
             kept &= verdict(f"{precision}, {way}: loss beside the host's", found["beside"], limit)
             if way == "Triton" or device == "cpu":  # torch's sparse product on a GPU may sum in another order
                 kept &= verdict(f"{precision}, {way}: loss in a repeat", found["repeat"], 0.0)

@@ -61,7 +61,8 @@ def main() -> None:
     found = [losses(divided[rank], _spec(conv, precision), tensors, ranks) for _ in range(2)]
     beside, repeat = np.abs(found[0] / expected - 1), np.abs(found[1] - found[0])
     if rank == 0:
-        print(json.dumps({"beside": float(beside.max()), "repeat": float(repeat.max())}))
+        named = {"parity": conv, "precision": precision, "way": way, "device": device, "ranks": size}
+        print(json.dumps({**named, "beside": float(beside.max()), "repeat": float(repeat.max())}))
     if size > 1:
         dist.destroy_process_group()
 
