@@ -28,7 +28,7 @@ def test_figures_are_appended_as_they_come_and_make_the_table_later(
     monkeypatch.setattr(gpu, "_figures", create_autospec(gpu._figures, side_effect=ended))
     with pytest.raises(StopIteration):
         gpu.measure(gpu.Case(Path("small.npz"), "gcn", "0.5"), "cuda", 2, file)
-    own = {"graph": "small.npz", "kind": "gat", "dropout": "0", "way": "PyG"}
+    own = {"graph": "small.npz", "kind": "gat", "dropout": "0", "way": "PyG", "device": "cuda"}
     with file.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps({"piece": "3 small graph", "code": "124"}) + "\n" + json.dumps(own | slow) + "\n")
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--read", str(file), "--table", str(table)])
