@@ -1,6 +1,9 @@
 """The GCN on one NVIDIA GPU: parity with the host, then time and peak memory beside PyG on the same GPU.
 
     python benchmarks/gpu.py [--device cuda] [--nodes N] [--rounds 3] [--folder DIR] [--table FILE.md]
+        [--graphs small reddit large] [--kinds gcn sage gat] [--dropouts 0 0.5] [--skip-parity] [--figures FILE.jsonl]
+    python benchmarks/gpu.py --prepare [--graphs ...] [--kinds ...] [--folder DIR]
+    python benchmarks/gpu.py --read FILE.jsonl [--table FILE.md]
 
 Parity: a small graph, dropout 0.5: the losses of the host's network in float64 to 1e-10 and in float32 to 1e-5,
 bfloat16 to 3e-2, with Triton's kernels and without; the same bits in a repeat; on a GPU torch must not see the host
@@ -11,7 +14,11 @@ backward of PyG's sparse products sorts the edges anew. All in turn, round after
 reserves it, each with one evaluation. Bounds of GCN and GraphSAGE: at most 0.5 of PyG's time and memory.
 
 Each check and each training is a process of its own: what fails is said in a line, and the others go on. The table is
-written after each case. `--graphs small --rounds 1` is the short form: 16 trainings. Never run on a GPU so far.
+written after each case. `--graphs small --rounds 1` is the short form: 16 trainings. `--graphs` alone: parity only.
+--figures appends the figures of each training to a file as they come, one JSON object a line, and --read makes the
+table and the verdicts of such a file, on any machine. --prepare makes graphs and partitions alone, on the CPU; the
+large graph's nodes stay in their order there, since METIS would take minutes. gpu_all.sh runs this in pieces. Never run
+on a GPU so far.
 `--device cpu --graphs small --nodes 2000` goes through all of it but the GPU's own, and keeps no bounds.
 Needs: pip install 'unilaunch[bench]' and a CUDA build of torch.
 """
@@ -37,6 +44,14 @@ BOUND = 0.5
 SHAPES = ("small", "reddit", "large")
 #: Seconds that one check or one training may take.
 DEADLINE = 900.0
+#: `unilaunch partition`, but the nodes of a part keep their order.
+_PARTITION_IN_ORDER = """
+import sys
+from unilaunch.__main__ import main
+from unilaunch_graph.partition import cut
+cut.MOST = 0
+sys.exit(main())
+"""
 HEAD = "| graph | network | dropout | way | s/epoch | of PyG | peak MB | of PyG |\n|---|---|---|---|---|---|---|---|"
 
 
@@ -52,26 +67,34 @@ def main() -> int:
     """Check, measure, print and write the table; return 0 if all bounds are kept, 2 if something is lacking."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--graphs", nargs="+", default=[*SHAPES], choices=SHAPES)
+    parser.add_argument("--graphs", nargs="*", default=[*SHAPES], choices=SHAPES)
+    parser.add_argument("--kinds", nargs="+", default=[*WAYS], choices=[*WAYS])
+    parser.add_argument("--dropouts", nargs="+", default=["0", "0.5"])
+    parser.add_argument("--skip-parity", action="store_true")
     parser.add_argument("--nodes", type=int, default=100_000, help="of the small graph")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     parser.add_argument("--table", type=Path, help="where the table is written; default: gpu.md in DIR")
+    parser.add_argument("--figures", type=Path, help="where the figures of each training are appended")
+    parser.add_argument("--prepare", action="store_true", help="train nothing: make the graphs and their partitions")
+    parser.add_argument("--read", type=Path, metavar="FILE.jsonl", help="measure nothing: make the table of --figures")
     chosen = parser.parse_args()
+    path = chosen.table or chosen.folder / "gpu.md"
+    if chosen.read or chosen.prepare:
+        return _read(chosen.read, path) if chosen.read else _prepare(chosen)
     if lacking := find_lacking(chosen.device):
         sys.stderr.write(f"gpu.py: {lacking}, or with --device cpu --graphs small --nodes 2000\n")
         return 2
     import torch
 
     where = torch.cuda.get_device_name() if chosen.device == "cuda" else "no GPU: the host's tensors"
-    path = chosen.table or chosen.folder / "gpu.md"
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    kept = check_parity(chosen.device, chosen.folder)
+    kept = chosen.skip_parity or check_parity(chosen.device, chosen.folder)
     text = f"{where}, torch {torch.__version__}\n\n{HEAD}\n"
     for shape in chosen.graphs:
         graph = _graph(chosen.folder, shape, chosen.nodes)
-        for case in (Case(graph, kind, dropout) for kind in WAYS for dropout in ("0", "0.5")):
-            found = measure(case, chosen.device, chosen.rounds)
+        for case in (Case(graph, kind, dropout) for kind in chosen.kinds for dropout in chosen.dropouts):
+            found = measure(case, chosen.device, chosen.rounds, chosen.figures)
             text += "".join(f"{row}\n" for row in table(case, found))
             path.write_text(text, encoding="utf-8")
             kept = (chosen.device == "cpu" or keeps(case, found)) and kept
@@ -100,6 +123,22 @@ def _graph(folder: Path, shape: str, nodes: int) -> Path:
     return make_large(folder) if shape == "reddit" else make_large(folder, 10_000_000, 20, 64, 40)
 
 
+def _prepare(chosen: argparse.Namespace) -> int:
+    """Make the graphs, and the partition of each kind of layer; return 0 if all were made."""
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    code = 0
+    for shape in chosen.graphs:
+        graph = _graph(chosen.folder, shape, chosen.nodes)
+        command = ["-c", _PARTITION_IN_ORDER] if shape == "large" else ["-m", "unilaunch"]
+        data = ["--dataset", str(graph), "--no-normalize-features", "--partition-dir", str(chosen.folder / "parts")]
+        for edges in sorted({"symmetric" if kind == "gcn" else "given" for kind in chosen.kinds}):
+            made = _execute([sys.executable, *command, "partition", *data, "--num-parts", "1", "--edges", edges])
+            if "failed" in made:
+                print(f"FAILED: {graph.stem}, edges {edges}: {made['failed']}", flush=True)
+                code = 1
+    return code
+
+
 def check_parity(device: str, folder: Path) -> bool:
     """Print the verdicts on a small graph, and return whether all are kept."""
     kept = True
@@ -110,21 +149,58 @@ def check_parity(device: str, folder: Path) -> bool:
                 print(f"FAILED: {precision}, {way}: {printed['failed']}", flush=True)
                 kept = False
                 continue
-            found = json.loads(printed["stdout"].splitlines()[-1])
+            line = printed["stdout"].splitlines()[-1]
+            print(line, flush=True)
+            found = json.loads(line)
             kept &= verdict(f"{precision}, {way}: loss beside the host's", found["beside"], limit)
             if way == "Triton" or device == "cpu":  # torch's sparse product on a GPU may sum in another order
                 kept &= verdict(f"{precision}, {way}: loss in a repeat", found["repeat"], 0.0)
     return kept
 
 
-def measure(case: Case, device: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the figures of each way, by round; a way that has failed is not tried again."""
+def measure(case: Case, device: str, rounds: int, file: Path | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Return the figures of each way, by round; a way that has failed is not tried again.
+
+    Args:
+        case: What is trained.
+        device: Where.
+        rounds: How often.
+        file: Where the figures of each training are appended as a line; None: nowhere.
+    """
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS[case.kind]}
     for _ in range(rounds):
         for way, figures in found.items():
-            if not (figures and "failed" in figures[-1]):
-                figures.append(_train(case, way, device))
+            if figures and "failed" in figures[-1]:
+                continue
+            figures.append(_train(case, way, device))
+            if file:
+                named = {**case._asdict(), "graph": str(case.graph), "way": way, "device": device}
+                with file.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(named | figures[-1]) + "\n")
     return found
+
+
+def _read(file: Path, path: Path) -> int:
+    """Print and write the table of figures that were appended to *file*; return 0 if all bounds of a GPU are kept."""
+    cases: dict[Case, dict[str, list[dict[str, Any]]]] = {}
+    on_gpu: set[Case] = set()
+    for line in file.read_text(encoding="utf-8").splitlines():
+        figures = json.loads(line)
+        if "way" in figures and figures.get("kind") in WAYS:
+            case = Case(Path(figures["graph"]), figures["kind"], figures["dropout"])
+            cases.setdefault(case, {way: [] for way in WAYS[case.kind]})[figures["way"]].append(figures)
+            on_gpu |= {case} if figures["device"] == "cuda" else set()
+    print(HEAD)
+    kept, text = True, f"{HEAD}\n"
+    for case, found in cases.items():
+        least = min(map(len, found.values()))  # a way may lack a round, where the program was ended
+        for way in found:
+            found[way] = found[way][: max(least, 1)] or [{"failed": "not measured"}]
+        text += "".join(f"{row}\n" for row in table(case, found))
+    for case, found in cases.items():
+        kept &= case not in on_gpu or keeps(case, found)
+    path.write_text(text, encoding="utf-8")
+    return 0 if kept else 1
 
 
 def _train(case: Case, way: str, device: str) -> dict[str, Any]:
