@@ -82,7 +82,7 @@ LAUNCH: Mapping[str, Habit] = {
     "start-method": Instead("leave it out: a rank is a process of its own; for processes that the script starts call "
                             "torch.multiprocessing.set_start_method in it"),
     "local-ranks-filter": Instead("type --console rank0 or --console all, or afterwards unilaunch logs --rank 0,1"),
-    "signals-to-handle": Instead("leave it out: SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job and reach the ranks; "
+    "signals-to-handle": Instead("leave it out: SIGTERM, SIGINT and SIGHUP end the job and reach the ranks; "
                                  "SIGUSR1 and SIGUSR2 reach the ranks only"),
     "numa-binding": Instead("leave it out: each rank has its share of the cores in NUMA order; --bind-to none ends "
                             "that"),
