@@ -121,7 +121,7 @@ def test_a_scripts_own_processes_neither_free_nor_keep_the_folder(tmp_path: Path
 
 @pytest.mark.parametrize("start", ["direct", "mpirun"])
 def test_what_a_script_leaves_running_goes_on(start: str, openmpi5: Launcher, tmp_path: Path) -> None:
-    """As under plain Python: SIGPIPE does not end it; what it prints is in the log, and the job does not wait for it."""
+    """As in plain Python: SIGPIPE does not end it; what it prints is in the log; the job does not wait for it."""
     upload = "import time; time.sleep(6); print('sent', flush=True); open('complete', 'w').close()"
     (tmp_path / "leave.py").write_text(
         f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {upload!r}])\nprint('ends')\n"

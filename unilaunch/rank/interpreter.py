@@ -130,7 +130,7 @@ class Registrations:
         has_exit_functions: Whether the program, or a library that is no framework, has registered an exit function.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[], object]) -> None:
         self._tell, self._own = tell, os.getpid()
         self.has_exit_functions = False
 
