@@ -14,9 +14,9 @@ from unilaunch.record import Record
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
 #: A line that says something: MindSpore's messages begin with rows of dashes, and headings "- Kernel select failed:".
 _SAYS = re.compile(r"\s*[^-\s].*\w")
+_SHOWN = 8  # groups of consequences
 #: A message that is a traceback, as of torch.multiprocessing.spawn, ends with what has happened.
 _TRACEBACK = "Traceback (most recent call last)"
-_SHOWN = 8  # groups of consequences
 
 
 class Verdict(Record):
