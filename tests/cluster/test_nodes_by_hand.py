@@ -104,6 +104,7 @@ def test_a_failure_on_the_other_node_ends_both_and_starts_again(cluster: Cluster
     ended = [job.finish() for job in jobs]
     assert [job.returncode for job in ended] == [7, 7]
     assert "rank 3 on node1 (cpu) failed: SystemExit: 7" in ended[0].stderr
+    assert ended[1].refusals() == ["unilaunch: the job has ended with exit code 7: the console of node 0 says why"]
     jobs = _start(cluster, ["--max-restarts", "1", "--console", "all", "fail.py"], tmp_path, SECRET)
     again = [job.finish().check() for job in jobs]
     assert [job.stdout for job in again] == ["attempt 1\n" * 2] * 2  # each node shows its own ranks

@@ -166,6 +166,30 @@ def test_after_a_failure_ranks_that_save_have_the_grace(start: str, openmpi5: La
     assert "did not end within the 1.5 s of --grace: killed" in late.console
 
 
+def test_a_failed_rank_ends_with_its_threads(tmp_path: Path) -> None:
+    """As in plain Python: one that writes a checkpoint in the background writes it to its end."""
+    (tmp_path / "save.py").write_text(
+        f"{HEAD}import threading\n"
+        "def save():\n    time.sleep(3); open(f'saved.{rank}', 'w').close()\n"
+        "if rank == 1:\n    threading.Thread(target=save).start()\n    raise ValueError('broken on purpose')\n"
+        "time.sleep(60)\n"
+    )
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "save.py"], tmp_path)
+    assert job.returncode == 1
+    assert "failed: ValueError: broken on purpose" in job.stderr
+    assert (tmp_path / "saved.1").exists()
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(0)", 0), ("raise ValueError('broken on purpose')", 1)])
+def test_a_program_that_closes_every_descriptor_ends_as_in_plain_python(end: str, code: int, tmp_path: Path) -> None:
+    """A failure is still shown and is that of its rank, though the connections to the agent are closed, too."""
+    (tmp_path / "close.py").write_text(f"{HEAD}os.closerange(3, 256)\nif rank == 1: {end}\n")
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "close.py"], tmp_path)
+    assert job.returncode == code
+    assert [job.said(rank, "stderr").count("ValueError: broken on purpose") for rank in range(2)] == [0, code]
+    assert all("rank 1" in line for line in job.refusals() if "failed" in line)
+
+
 @pytest.mark.timed
 def test_a_rank_that_ends_too_early_is_not_waited_for(openmpi5: Launcher, tmp_path: Path) -> None:
     """With 0, in the middle of the others' collectives: they lose it at once, as under torchrun."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import unilaunch
-from jobs.mpirun import NUMPY, Launcher, finish, kill_all, wait_until
+from jobs.mpirun import NUMPY, Launcher, finish, kill_all, processes_in, wait_until
 from jobs.mpirun import unilaunch as command
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -117,6 +117,20 @@ def test_a_scripts_own_processes_neither_free_nor_keep_the_folder(tmp_path: Path
         (tmp_path / "end").touch()
         assert first.wait(60) == 0
         command(["run", "second.py"], tmp_path).check()
+
+
+@pytest.mark.parametrize("start", ["direct", "mpirun"])
+def test_what_a_script_leaves_running_goes_on(start: str, openmpi5: Launcher, tmp_path: Path) -> None:
+    """As in plain Python: SIGPIPE does not end it; what it prints is in the log; the job does not wait for it."""
+    upload = "import time; time.sleep(6); print('sent', flush=True); open('complete', 'w').close()"
+    (tmp_path / "leave.py").write_text(
+        f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {upload!r}])\nprint('ends')\n"
+    )
+    words = [*(openmpi5.options if start == "mpirun" else ["--launcher", "direct"]), "-n", "1", "leave.py"]
+    job = command(["launch", *words], tmp_path).check()
+    wait_until((tmp_path / "complete").exists)
+    wait_until(lambda: not list(processes_in(tmp_path)))
+    assert job.said(0) == "ends\nsent\n"
 
 
 @pytest.mark.parametrize("act", [

@@ -183,6 +183,17 @@ def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -
     assert openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check().said(1) == "2\n"
 
 
+def test_a_training_that_is_a_child_process_of_its_rank_is_told_what_to_do(tmp_path: Path) -> None:
+    """Torch says only that the address is in use: rank 0 serves the store there."""
+    (tmp_path / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    (tmp_path / "wrapper.py").write_text(
+        "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, 'train.py']))\n"
+    )
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "wrapper.py"], tmp_path)
+    assert job.returncode == 1
+    assert any("must become it (os.execv)" in line for line in job.refusals())
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
     """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""

@@ -26,6 +26,7 @@ def find_evidence(failure: Failure, killed: int, peak: int) -> list[str]:
         *_limits(said, failure),
         *_shared_memory(failure),
         *_device(said, failure),
+        *_store(said),
         *_other_python(failure),
     ]
 
@@ -73,6 +74,17 @@ def _device(said: str, failure: Failure) -> Sequence[str]:
     if "invalid device ordinal" not in said:
         return []
     return [f"the program chose a device that is not there; unilaunch gave this rank {failure.device}"]
+
+
+def _store(said: str) -> Sequence[str]:
+    """Return what to do if a process that the rank has started wants to serve the store that rank 0 serves."""
+    if "EADDRINUSE" not in said or "DistNetworkError" not in said:
+        return []
+    words = (
+        "at MASTER_PORT rank 0 itself serves the store: a script that starts the training as a child process must "
+        "become it (os.execv), and a group of child processes alone must take another port"
+    )
+    return [words]
 
 
 def _other_python(failure: Failure) -> Sequence[str]:

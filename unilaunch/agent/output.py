@@ -220,6 +220,7 @@ class KeptFile:
         self._held = b""
         self._lost = 0
         self._due = 0.0
+        self._follower: object = None
 
     def open(self, path: Path) -> None:
         """Write the output to *path* from now on, and first the output that has arrived so far."""
@@ -251,6 +252,16 @@ class KeptFile:
             self.fault = self.fault or error.strerror or str(error)
             self._lost += len(data)
             self._due = time.monotonic() + _AGAIN
+
+    def follow(self, source: int) -> None:
+        """Let a process of its own append what is read from *source* until its end."""
+        import subprocess  # only where a rank has left a process that holds its output
+
+        with suppress(OSError):  # the system allows no further process
+            if self._descriptor >= 0:
+                self._follower = subprocess.Popen(
+                    ["cat"], stdin=source, stdout=self._descriptor, stderr=subprocess.DEVNULL, start_new_session=True
+                )
 
     def size(self) -> int:
         """Return the file's size in bytes."""
@@ -294,8 +305,10 @@ class Stream:
             self.is_open = bool(data)
         return self.is_open
 
-    def end(self) -> None:
-        """Read no more, and show the rest as it is."""
+    def end(self, *, follow: bool) -> None:
+        """Read no more, and show the rest as it is. With *follow* the file still gets what is written later."""
+        if follow and self.is_open:
+            self.file.follow(self.source)
         self.is_open = False
         for display in self.displays:
             display.ended = True
@@ -391,10 +404,14 @@ class Output:
         """Whether more may be read."""
         return any(stream.is_open for stream in self.streams)
 
-    def end(self) -> None:
-        """Read no more, and show the rest as it is: a process that the rank has left may write without an end."""
+    def end(self, *, follow: bool = False) -> None:
+        """Read no more, and show the rest as it is: a process that the rank has left may write without an end.
+
+        Args:
+            follow: Whether what such a process writes is still kept: if nobody read it, SIGPIPE would end the process.
+        """
         for stream in self.streams:
-            stream.end()
+            stream.end(follow=follow)
 
     def tick(self, *, last: bool = False) -> None:
         """Show the waiting output; record the time and the files' sizes, if the files have grown."""

@@ -354,7 +354,7 @@ class RankProcess:
         """End a rank whose process has exited, as soon as its output is read and shown."""
         self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # not sooner: the output is read once more
         if now > self.drained_at:
-            self.output.end()
+            self.output.end(follow=not self.exit_code)  # what a failed rank has left is ended
         if not self.output.is_open and (self.output.is_shown or self.ordered or self.abandoned):
             self.output.tick(last=True)
             self._disconnect()

@@ -45,6 +45,12 @@ DEADLINE = 30.0
 _MEASURING = 10.0
 #: Seconds for which the last answers may still arrive when mpirun has exited: packets that were lost are sent again.
 _LAST_WORDS = 5.0
+#: Why mpirun may say nothing, by whether there are several hosts: ssh to all of them has been tried before.
+_SILENCE = {
+    False: "mpirun says nothing",
+    True: "mpirun says nothing: the other hosts must reach this one at every TCP port of its "
+    "net.ipv4.ip_local_port_range (firewall, security group)",
+}
 _HERE = Host("localhost", 1)  # without hosts and without an allocation
 
 
@@ -145,7 +151,7 @@ def _visit(
             seconds = DEADLINE + (_MEASURING * len(hosts) if measures else 0.0)
             late = _listen(process, inbox, arrived, seconds)
         console.seek(0)
-        said = [text.strip() for text in console if text.strip(" -\n")]
+        said = [text.strip() for text in console if text.strip(" -\n")] or [_SILENCE[request.several]]
     findings, summary, measured = _judge(inbox, hosts, arrived, said)
     if late and not any(finding.stops for finding in findings):
         findings.append(_why_unfinished(inbox, hosts, seconds))
@@ -208,7 +214,7 @@ def _judge(
         visits.append(HostFacts(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
     silent = tuple(visit.host for visit in visits if not visit.facts)
     if silent:
-        first = "; ".join(said[:3]) or "mpirun says nothing"
+        first = "; ".join(said[:3])
         findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}", hosts=silent))
     refused = [
         Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in answers.values() if "refused" in one)

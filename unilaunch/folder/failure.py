@@ -187,7 +187,7 @@ def describe_exit(returncode: int, *, oom_kills: int = 0) -> Failure:
         cause = Cause.OUT_OF_MEMORY if name == "SIGKILL" and oom_kills else Cause.SIGNAL
         return Failure(cause, f"killed by {name}", 128 - returncode, signal=name)
     cause = Cause.LOST_PEER if returncode == _MPI_ERR_UNKNOWN else Cause.EXIT
-    words = f"ended with exit code {returncode} and no exception (os._exit, or a library's exit)"
+    words = f"ended with exit code {returncode} and no exception reported (os._exit, os.execv, or a library's exit)"
     return Failure(cause, words, returncode)
 
 

@@ -198,7 +198,7 @@ def _run(started: Started, inspection: Inspection, stop: UserStop, live: Live) -
     ):
         returncode = _wait(started, inspection, stop, live)
     _hear_out(monitor)
-    if monitor.inbox.on_lost_hosts:
+    if monitor.inbox.on_lost_hosts or not monitor.inbox.ranks:  # a host may be lost that none of its ranks has named
         started.forget_hosts()
     return returncode
 

@@ -464,6 +464,8 @@ class _Follower:
                 case messages.Leave(code):
                     if not self.started:
                         say("node 0 has ended the job before it began: its console says why")
+                    elif code:
+                        say(f"the job has ended with exit code {code}: the console of node 0 says why")
                     return code
                 case _:
                     pass  # nothing that node 0 orders

@@ -15,6 +15,8 @@ _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSI
 #: A line that says something: MindSpore's messages begin with rows of dashes, and headings "- Kernel select failed:".
 _SAYS = re.compile(r"\s*[^-\s].*\w")
 _SHOWN = 8  # groups of consequences
+#: A message that is a traceback, as of torch.multiprocessing.spawn, ends with what has happened.
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 class Verdict(Record):
@@ -119,12 +121,14 @@ def describe(failure: Failure) -> str:
 
 def _what(failure: Failure) -> str:
     lines = failure.message.strip().splitlines() or [""]
-    message = next((line for line in lines if _SAYS.match(line)), lines[0])
+    says = [line for line in lines if _SAYS.match(line)] or lines
+    message = says[-1 if says[0].startswith(_TRACEBACK) else 0]
     if failure.cause is Cause.REFUSED_INPUT:
         return message
     if failure.signal:
         return f"killed by {failure.signal} (exit code {failure.exit_code})"
-    return f"{failure.error}: {message} (exit code {failure.exit_code})" if failure.error else message
+    named = ": ".join(filter(None, (failure.error, message)))  # `assert` and MemoryError say nothing more
+    return f"{named} (exit code {failure.exit_code})" if failure.error else message
 
 
 def _when(failure: Failure) -> str:

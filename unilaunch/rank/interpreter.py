@@ -51,7 +51,7 @@ def run_rank_and_end(be_rank: Callable[["Status"], int], status: "Status") -> in
     is_early = status.failed or status.left_alone
     if is_early:
         flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
-        if status.registrations.has_exit_functions:
+        if status.registrations.has_exit_functions or _has_threads():
             status.registrations.tell_saving()
         if status.runs_program:
             gc.collect()  # as after a program that has not failed: see `do_task`
@@ -62,6 +62,11 @@ def run_rank_and_end(be_rank: Callable[["Status"], int], status: "Status") -> in
         with suppress(OSError):  # the program may have closed every descriptor
             status.connection.close()
     return code
+
+
+def _has_threads() -> bool:
+    """Return whether the program has threads that Python's end waits for, such as one that writes a checkpoint."""
+    return any(not (each.daemon or each is threading.main_thread()) for each in threading.enumerate())
 
 
 def run_exit_functions() -> None:
@@ -125,7 +130,7 @@ class Registrations:
         has_exit_functions: Whether the program, or a library that is no framework, has registered an exit function.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[], object]) -> None:
         self._tell, self._own = tell, os.getpid()
         self.has_exit_functions = False
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -168,9 +169,16 @@ class Status:
         self.page.note_waiting(waiting=False)
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
-        """Send the agent how this rank fails, what it was doing, and the text for its log."""
+        """Send the agent how this rank fails, what it was doing, and the text for its log.
+
+        If the program has closed the channel, as with every other descriptor, the text goes to standard error.
+        """
         self.failed = True
-        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together, shown=not log), log))
+        failure = describe_exception(error, exit_code, self.page.facts, together=together, shown=not log)
+        if not self.send(Failed(failure, log)):
+            with suppress(OSError, ValueError, AttributeError):  # the program may have closed this, too
+                sys.stderr.write(log)
+                sys.stderr.flush()
 
     @property
     def stopped(self) -> bool:
@@ -210,10 +218,13 @@ class Status:
             while self.connection.recv(1):
                 pass
 
-    def send(self, message: OfRank) -> None:
-        """Send a message to the agent, and through it to the monitor."""
-        with suppress(OSError):  # the agent has exited
+    def send(self, message: OfRank) -> bool:
+        """Send a message to the agent, and through it to the monitor; return whether it was sent."""
+        try:
             self.connection.sendall(encode(message))
+        except OSError:  # the agent has exited, or the program has closed every descriptor
+            return False
+        return True
 
     def hand_over(self, descriptor: int, message: OfRank) -> None:
         """Send the agent an open file, and close it here, so that a program's children do not inherit it."""

@@ -73,7 +73,8 @@ def _send_failure(error: BaseException, rank: Rank) -> int:
 
 def _send_once(error: BaseException, rank: Rank) -> int:
     if rank.task.model is None:
-        program.leave_out_launcher(error)
+        for each in filter(None, (error.__context__, error)):  # both are shown
+            program.leave_out_launcher(each)
         current.note_remedies(error)
     exit_code, log = _explain(error, rank)
     rank.status.fail(error, exit_code, together=isinstance(error, KeyboardInterrupt), log=log)

@@ -12,6 +12,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from itertools import islice
 from operator import iadd
@@ -174,7 +175,8 @@ class TcpPeers(Peers):
     def disconnect(self) -> None:
         """Close the connections; the ranks communicate in another way from now on."""
         for connection in self.connections.values():
-            connection.close()
+            with suppress(OSError):  # the program may have closed every descriptor
+                connection.close()
 
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
         """Connect every two ranks: the higher rank connects to the lower rank, which has its own secret."""

@@ -58,6 +58,7 @@ SLOTS = "say how many ranks each host takes: -H host1:4,host2:4, or slots=4 behi
 #: What to type for a program that is not Python's.
 ONLY_PYTHON = "unilaunch starts Python programs only; mpirun starts any: mpirun -n 2 PROGRAM"
 _VARIABLE = "type -x NAME=VALUE"
+_GREP = "leave it out, and type afterwards unilaunch logs --grep 'apple|orange'"
 _PLUGIN = "the script has it: Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config='FILE'))"
 
 #: Options that users type after `unilaunch launch`, by launcher.
@@ -77,6 +78,19 @@ LAUNCH: Mapping[str, Habit] = {
     "r": Needless(), "log-dir": Same("--output-dir"), "tee": Same("--console", "labelled"),
     "t": Same("--console", "labelled"), "no-python": Instead(ONLY_PYTHON),
     "module": Instead("type -m MODULE, with the dash in front of the name"),
+    "role": Instead("type -x ROLE_NAME=NAME"), "shutdown-timeout": Same("--grace"),
+    "start-method": Instead("leave it out: a rank is a process of its own; for processes that the script starts call "
+                            "torch.multiprocessing.set_start_method in it"),
+    "local-ranks-filter": Instead("type --console rank0 or --console all, or afterwards unilaunch logs --rank 0,1"),
+    "signals-to-handle": Instead("leave it out: SIGTERM, SIGINT and SIGHUP end the job and reach the ranks; "
+                                 "SIGUSR1 and SIGUSR2 reach the ranks only"),
+    "numa-binding": Instead("leave it out: each rank has its share of the cores in NUMA order; --bind-to none ends "
+                            "that"),
+    "run-path": Instead("leave it out: the path of the script is TARGET"),
+    "virtual-local-rank": Instead("leave it out: the script reads LOCAL_RANK and calls torch.cuda.set_device with it"),
+    **{name: Instead(_GREP) for name in ("duplicate-stdout-filters", "duplicate-stderr-filters")},
+    **{name: Instead("leave it out: report.json and the files in rank.N/ of --output-dir have what happened")
+       for name in ("event-log-handler", "logs-specs")},
     # msrun
     "worker-num": _RANKS, "local-worker-num": _RANKS_OF_A_NODE, "cluster-time-out": Same("--timeout"),
     "join": Needless(values=("True", "true"), instead="launch waits; to go on at once type: unilaunch launch ... &"),

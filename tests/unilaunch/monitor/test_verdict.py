@@ -145,6 +145,14 @@ def test_a_message_begins_where_it_says_something() -> None:
         "RuntimeError: Select CPU operator[AlltoAll] fail! Unsupported data type! (exit code 1)"
     )
     assert describe(describe_exception(ValueError("-"), 1, {})) == "ValueError: - (exit code 1)"
+    assert describe(describe_exception(AssertionError(), 1, {})) == "AssertionError (exit code 1)"
+
+
+def test_a_message_that_is_a_traceback_says_how_it_ends() -> None:
+    """As of a process that torch.multiprocessing.spawn has started."""
+    message = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File ...\n"
+    error = RuntimeError(f"{message}ValueError: broken\n")
+    assert describe(describe_exception(error, 1, {})) == "RuntimeError: ValueError: broken (exit code 1)"
 
 
 def test_a_rank_that_has_left_is_named_where_a_peer_was_lost() -> None:
