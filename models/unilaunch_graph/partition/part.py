@@ -200,6 +200,12 @@ def merge_in_edges(part: Part) -> InEdges:
     )
 
 
+def in_edge_ends(part: Part) -> NDArray[np.int64]:
+    """Return the *ends* of `merge_in_edges`."""
+    ends, order = _ends(part)
+    return ends[:, order]
+
+
 def edge_ids(part: Part) -> NDArray[np.int64] | None:
     """Return the position of each of `merge_in_edges` in the user's list of edges; None: they are not the user's."""
     if EDGE_IDS not in part.owned_edge_arrays:
