@@ -68,24 +68,21 @@ def reverse_part(part: Part, leaving: Leaving, arrived: Ids, counts: Sequence[in
     """
     ranks = np.arange(part.num_parts)
     senders, receivers = np.repeat(ranks, counts), np.repeat(ranks, leaving.counts)
-    are_inner, other = senders == part.index, receivers != part.index
-    targets, nodes, ids = arrived.T
-    begins = (np.cumsum(part.send_counts) - part.send_counts)[senders]
-    targets = np.where(are_inner, targets, 0)
-    targets[~are_inner] = part.send_rows[(begins + arrived[:, 0])[~are_inner]]
-    is_new = _is_new(nodes[~are_inner])
+    come, go = senders != part.index, receivers != part.index  # from other parts, and to them
+    targets, nodes, ids = arrived.T.copy()
+    begins = np.cumsum(part.send_counts) - part.send_counts
+    targets[come] = part.send_rows[begins[senders[come]] + targets[come]]
+    is_halo = _is_new(nodes[come])  # each part's edges come by its nodes, in its order
     sources = np.empty_like(targets)
-    sources[are_inner] = leaving.targets[~other]
-    sources[~are_inner] = np.cumsum(is_new) - 1
-    sent = _is_new(leaving.targets[other], receivers[other])
-    given_ids = ids if EDGE_IDS in part.owned_edge_arrays else None
-    inner, outer = (_csr(targets, sources, given_ids, chosen, part.num_owned) for chosen in (are_inner, ~are_inner))
+    sources[come], sources[~come] = np.cumsum(is_halo) - 1, leaving.targets[~go]
+    is_sent = _is_new(leaving.targets[go], receivers[go])
+    of_user = ids if EDGE_IDS in part.owned_edge_arrays else None
+    inner, outer = (_csr(targets, sources, of_user, chosen, part.num_owned) for chosen in (~come, come))
     none = np.zeros(0, np.float32)
     turned = replace(
-        part, halo=nodes[~are_inner][is_new],
-        halo_counts=np.bincount(senders[~are_inner][is_new], minlength=part.num_parts),
-        send_rows=leaving.targets[other][sent].astype(np.int32),
-        send_counts=np.bincount(receivers[other][sent], minlength=part.num_parts),
+        part, halo=nodes[come][is_halo], halo_counts=np.bincount(senders[come][is_halo], minlength=part.num_parts),
+        send_rows=leaving.targets[go][is_sent].astype(np.int32),
+        send_counts=np.bincount(receivers[go][is_sent], minlength=part.num_parts),
         owned_indptr=inner.indptr, owned_indices=inner.indices, owned_edge_arrays=inner.arrays, owned_weights=none,
         halo_indptr=outer.indptr, halo_indices=outer.indices, halo_edge_arrays=outer.arrays, halo_weights=none,
     )  # fmt: skip

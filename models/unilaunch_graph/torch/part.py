@@ -117,7 +117,15 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         return outputs  # type: ignore[no-any-return]
 
     def turn(self) -> Turn:
-        """Return what makes the reversed part, made in the first call. All ranks must call this."""
+        """Return what makes the reversed part, made in the first call. All ranks must call this.
+
+        Raises:
+            SpecError: *edge_index* has been written to.
+        """
+        if not self.edge_index.is_inference() and self.edge_index._version:  # noqa: SLF001  (as in `version_of`)
+            raise SpecError(
+                "edge_index.flip(0) of a part.edge_index that has been written to: expected the edges that were loaded"
+            )
         if not self.turns:
             leaving = leaving_edges(self.arrays)
             arrived, counts = self._arriving(leaving)

@@ -59,22 +59,13 @@ def _are_edges(value: Any) -> bool:
 
 
 def _are_turned(edges: torch.Tensor, part: GraphPart) -> bool:
-    """Return whether all ranks have the flip of their edges here; the ranks ask each other once for each tensor.
-
-    Raises:
-        SpecError: Some ranks have it, and some have other edges.
-    """
+    """Return whether these are the flip of the edges on all ranks, which ask each other once for each tensor."""
     made = made_of(edges)
     if "turned" not in made or made["turned"][0] is not part.edge_index:
         is_here = is_flip(edges, part)
         votes = torch.tensor([is_here and not torch.equal(edges, part.edge_index), not is_here], device=part.device)
         some, others = part.ranks.all_reduce(votes.long(), Purpose.DISTRIBUTE).tolist()
-        if some and others:
-            raise SpecError(
-                "a layer is called with edge_index.flip(0) on some ranks, and with other edges on others: expected "
-                "edge_index.flip(0) with all edges, and no others"
-            )
-        made["turned"] = part.edge_index, bool(some)
+        made["turned"] = part.edge_index, some > 0 and not others
     are_turned: bool = made["turned"][1]
     return are_turned
 
@@ -125,8 +116,8 @@ def _are_of_edges(given: Sequence[tuple[str, Any]], part: GraphPart) -> list[boo
     ]
     votes = part.ranks.all_reduce(torch.tensor(differs, dtype=torch.int64, device=part.device), Purpose.DISTRIBUTE)
     found = []
-    for (name, _), (of_edges, of_nodes) in zip(given, (votes == 0).tolist(), strict=True):
-        if of_edges and of_nodes and name[:1] != "x" and not name.startswith("edge"):
+    for at, ((name, _), (of_edges, of_nodes)) in enumerate(zip(given, (votes == 0).tolist(), strict=True)):
+        if of_edges and of_nodes and at and name[:1] != "x" and not name.startswith("edge"):
             raise SpecError(
                 f"{name}: has a row for each edge, and there are as many nodes: of edge_index.flip(0) a layer's rows "
                 "of edges have names that begin with edge"
