@@ -43,9 +43,10 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
 
     The model is called with the part's rows: `model(part.x, part.edge_index)` returns one row for each owned node, and
     together the ranks' rows are those of one process on the whole graph. The model is changed in place: each layer
-    that passes messages (PyG's `MessagePassing`, the user's own too) gets the rows of the sources from their owners;
-    degrees and the statistics of normalisations are the whole graph's. Parameters and buffers move to the part's
-    device, and become rank 0's. The keys of its state stay the same.
+    that passes messages (PyG's `MessagePassing`, the user's own too) gets the rows of the sources from their owners,
+    against the edges where it is called with `edge_index.flip(0)`; degrees and the statistics of normalisations are the
+    whole graph's. Parameters and buffers move to the part's device, and become rank 0's. The keys of its state stay the
+    same.
 
     Before the first forward, in training and in evaluation mode, `ug.torch.check` looks at the model: where its numbers
     in three parts of a small graph differ from those on the whole, it is refused, and on one rank there is a warning.

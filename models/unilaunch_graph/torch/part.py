@@ -294,4 +294,5 @@ def is_of_another_part(value: Any, part: GraphPart) -> bool:
 def is_flip(edges: torch.Tensor, part: GraphPart) -> bool:
     """Return whether these are the part's edges with both ends exchanged, in their order."""
     own = part.edge_index
-    return edges.shape == own.shape and torch.equal(edges[0], own[1]) and torch.equal(edges[1], own[0])
+    are_alike = (edges.shape, edges.dtype, edges.device) == (own.shape, own.dtype, own.device)
+    return are_alike and torch.equal(edges[0], own[1]) and torch.equal(edges[1], own[0])
