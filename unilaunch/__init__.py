@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from unilaunch.interfaces.observer import Observed, Observer
     from unilaunch.interfaces.report_layout import ReportLayout
     from unilaunch.interfaces.step import Step
-    from unilaunch.interfaces.world import LauncherInfo, World
+    from unilaunch.interfaces.world import LauncherInfo, Store, World
     from unilaunch.job.api import Job, JobStatus, RankStatus, launch, start
+    from unilaunch.job.plan import Plan
     from unilaunch.jobfiles import JobFile
     from unilaunch.launchers.launcher import Launcher
     from unilaunch.launchers.mpirun import Mpirun, Request, Starter
@@ -51,9 +52,9 @@ __all__ = [
     "Framework", "HostfileError", "InputError", "Job", "JobFailed", "JobFile", "JobStatus", "LaunchResult",
     "LaunchSpec", "Launcher", "LauncherError", "LauncherInfo", "LogLine", "MixedCallsError", "Model", "MonitorError",
     "MpiSpec", "Mpirun", "Observed", "Observer", "OutputError", "PeerLostError", "Peers", "Placement",
-    "PlacementError", "PluginError", "RankResult", "RankState", "RankStatus", "RefusedTogetherError", "Rendezvous",
-    "RendezvousError", "ReportLayout", "Request", "RunSpec", "Session", "Spec", "SpecError", "Starter", "Step",
-    "StoppedError", "UnilaunchError", "World", "__version__", "init", "launch", "start",
+    "PlacementError", "Plan", "PluginError", "RankResult", "RankState", "RankStatus", "RefusedTogetherError",
+    "Rendezvous", "RendezvousError", "ReportLayout", "Request", "RunSpec", "Session", "Spec", "SpecError", "Starter",
+    "Step", "StoppedError", "Store", "UnilaunchError", "World", "__version__", "init", "launch", "start",
 ]  # fmt: skip
 
 #: The public names of each module.
@@ -67,6 +68,7 @@ _NAMES = {
     """,
     "spec.hostfile": "HostfileError",
     "job.api": "Job JobStatus RankStatus launch start",
+    "job.plan": "Plan",
     "jobfiles": "JobFile",
     "spec.launch_spec": "LaunchSpec MpiSpec",
     "launchers.launcher": "Launcher",
@@ -81,7 +83,7 @@ _NAMES = {
     "interfaces.report_layout": "ReportLayout",
     "spec.run_spec": "RunSpec Spec",
     "interfaces.step": "Step",
-    "interfaces.world": "LauncherInfo World",
+    "interfaces.world": "LauncherInfo Store World",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

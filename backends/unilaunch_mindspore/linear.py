@@ -1,10 +1,12 @@
 """Operators and functions of host arrays as differentiable MindSpore cells."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.linear import LinearOperator, OnTensors
@@ -22,6 +24,36 @@ class OnHost(OnTensors):
         return out.astype(rows.dtype) if rows.dtype in HALVES else out
 
 
+class Folded:
+    """An operator on matrices as one on rows of any shape, (n, ...).
+
+    It folds the arrays. Where the same rows are used twice, MindSpore's second derivative of a tensor's `reshape`
+    leaves out all that passes through it (2.10).
+
+    Args:
+        operator: Takes and returns matrices. (n, width)
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        self.operator = operator
+
+    def matmat(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return operator @ rows."""
+        return self._fold(self.operator.matmat, rows)
+
+    def rmatmat(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return operator.T @ rows."""
+        return self._fold(self.operator.rmatmat, rows)
+
+    def _fold(self, function: Callable[[Any], NDArray[Any]], rows: NDArray[Any]) -> NDArray[Any]:
+        return function(as_matrix(rows)).reshape(-1, *rows.shape[1:])
+
+
+def as_matrix(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows as a matrix on the same memory. (n, ...) -> (n, width)"""
+    return rows.reshape(len(rows), prod(rows.shape[1:]))
+
+
 def widened(rows: Tensor) -> Tensor:
     """Return 16-bit rows in float32: numpy and MPI have no bfloat16, and sums in float16 overflow."""
     return rows.astype(ms.float32) if rows.dtype in HALVES else rows
@@ -37,7 +69,7 @@ class Apply(nn.Cell):  # type: ignore[misc]
     def __init__(self, operator: LinearOperator) -> None:
         super().__init__()
         self.operator = operator
-        self.once = FirstDerivative()
+        self.transposed = FirstDerivative(operator.rmatmat)
 
     def construct(self, rows: Tensor) -> Tensor:
         """Return operator @ rows."""
@@ -45,7 +77,7 @@ class Apply(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, rows: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
         """Return operator.T @ grad."""
-        return (self.once(grad, self.operator.rmatmat(grad)),)
+        return (self.transposed(grad),)
 
 
 class Call(nn.Cell):  # type: ignore[misc]
@@ -58,7 +90,7 @@ class Call(nn.Cell):  # type: ignore[misc]
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
-        self.once = FirstDerivative()
+        self.derivative = FirstDerivative(self._backward)
 
     def construct(self, *inputs: Tensor) -> Tensor:
         """Return the result."""
@@ -66,19 +98,31 @@ class Call(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the inputs."""
+        found: tuple[Tensor, ...] = self.derivative(*arguments)
+        return found
+
+    def _backward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         *inputs, out, grad = (tensor.asnumpy() for tensor in arguments)
-        found = self.function.backward(inputs, out, grad)
-        return tuple(self.once(arguments[-1], Tensor.from_numpy(gradient)) for gradient in found)
+        return tuple(map(Tensor.from_numpy, self.function.backward(inputs, out, grad)))
 
 
 class FirstDerivative(nn.Cell):  # type: ignore[misc]
-    """Marks a gradient that has no gradient of its own: MindSpore would compute its derivative as 0."""
+    """A gradient that has no gradient of its own: MindSpore would compute its derivative as 0.
 
-    def construct(self, grad: Tensor, result: Tensor) -> Tensor:  # noqa: ARG002  (what the result was made from)
-        """Return the result, computed from *grad* where MindSpore does not record operations."""
-        return result
+    Args:
+        function: Computes the gradient, as tensors that are no arguments: of these, MindSpore would forget that they
+            passed through this cell as soon as it adds another gradient to them (2.10).
+    """
 
-    def bprop(self, grad: Tensor, result: Tensor, out: Tensor, second: Tensor) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def construct(self, *arguments: Tensor) -> Any:
+        """Return the gradient."""
+        return self.function(*arguments)
+
+    def bprop(self, *arguments: Any) -> None:
         """Refuse a second derivative.
 
         Raises:

@@ -11,7 +11,7 @@ from socket import gethostname
 import pytest
 
 import unilaunch
-from jobs.mpirun import Finished, Launcher, finish, wait_until
+from jobs.mpirun import Finished, Launcher, alone, finish, wait_until
 from jobs.mpirun import unilaunch as command
 from unilaunch.agent.processes import state
 
@@ -113,6 +113,18 @@ def test_several_launches_of_one_job_are_refused(launcher: Launcher, tmp_path: P
     nested = launcher.launch(2, ["outer.py"], tmp_path)
     assert "has started" not in nested.console
     assert "said" in nested.console or launcher.version < "5"  # Open MPI 4's mpirun refuses, or crashes, in a rank
+
+
+def test_a_rank_of_a_direct_start_starts_a_job_by_mpirun(launcher: Launcher, tmp_path: Path) -> None:
+    """The ranks of the inner job are its own; they were taken for the outer rank."""
+    (tmp_path / "say.py").write_text("import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    words = ["-m", "unilaunch", "launch", "-n", "2", *launcher.options, "--oversubscribe"]
+    words += ["--output-dir", "own", "--console", "all"]
+    (tmp_path / "outer.py").write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, *{words!r}, 'say.py'], check=True)\n"
+    )
+    job = alone(["-m", "unilaunch", "launch", "-n", "1", "outer.py"], tmp_path).check()
+    assert sorted(job.stdout.splitlines()) == ["0 of 2", "1 of 2"]
 
 
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ def _visit(
         hostfile.flush()
         words = [str(token), str(spec.output_dir), *(["--measure"] if measures else [])]
         program = (sys.executable, "-m", "unilaunch.doctor.probe", *words)
-        request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
+        request = replace(
+            request, program=program, hostfile=hostfile.name if request.hosts else None
+        ).with_hidden_values()
         line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
         with subprocess.Popen(

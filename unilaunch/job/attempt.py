@@ -99,7 +99,7 @@ def run_attempt(plan: Plan, inbox: Inbox, caller: Caller, agents: DirectAgents) 
             tell_saving=lambda verdict, saving: live.say(_of_saving(verdict, saving, spec.grace)),
         )  # fmt: skip
         inspection = kept.enter_context(_inspecting(plan, monitor, live.say))
-        request, command = plan.request.started(), redact_words(sys.orig_argv)
+        request, command = plan.request.with_hidden_values(), redact_words(sys.orig_argv)
         task = replace(plan.task, spec=_of_ranks(spec), command=command, host=socket.gethostname())
         windows = own_windows() if caller.attended and spec.console == "rank0" else NO_WINDOWS
         environ = {**request.environ, MONITOR: inbox.where, SPEC: encode_task(task)}

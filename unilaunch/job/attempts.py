@@ -108,7 +108,7 @@ def run_attempts(plan: Plan, environ: Mapping[str, str], caller: Caller) -> Laun
 
 
 def _agents(plan: Plan, environ: Mapping[str, str], caller: Caller) -> DirectAgents:
-    """Return what starts the agents, if this is a direct start."""
+    """Return what starts the agents of this host in a direct start; under an mpirun it is not asked."""
     if plan.task.spec.nnodes > 1:
         from unilaunch.job.nodes import Leader, StartSecret
 

@@ -483,11 +483,11 @@ class _Follower:
         places = begin.addresses if addresses.is_loopback(peer) else dict.fromkeys([peer, *begin.addresses])
         key = _derive(self.secret, begin.nonce)
         variables = {name: str(begin.variables[name]) for name in _TOLD if name in begin.variables}
-        environ = ranks_environment(self.plan, {**self.plan.request.started().environ, **variables})
+        environ = ranks_environment(self.plan, {**self.plan.request.with_hidden_values().environ, **variables})
         environ[MONITOR] = write_where(places, begin.port, key, begin.host_timeout)
         ranks = len(self.plan.rows) // self.plan.task.spec.nnodes
         share = Share(begin.first, ranks, begin.size, begin.run)
-        return self.agents.start(self.plan.request.started(), environ, Console(None), share)
+        return self.agents.start(self.plan.request.with_hidden_values(), environ, Console(None), share)
 
 
 def _reach(plan: Plan, secret: StartSecret, signals: UserSignals) -> tuple[_Line, bytes] | None:

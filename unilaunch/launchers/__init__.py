@@ -49,6 +49,8 @@ def known() -> dict[str, Launcher]:
             f"no launcher is installed (entry points {plugins.LAUNCHERS.name}): install unilaunch again; a clone with "
             "pip install -e ."
         )
+    for name, launcher in launchers.items():
+        launcher.title = launcher.title or name
     return dict(sorted(launchers.items(), key=lambda item: item[1].order))
 
 

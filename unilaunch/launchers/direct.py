@@ -13,6 +13,7 @@ LOCAL_RANK = "_UNILAUNCH_LOCAL_RANK"  # "3"
 LOCAL_SIZE = "_UNILAUNCH_LOCAL_SIZE"  # "8"
 RUN = "_UNILAUNCH_RUN"  # "direct-0f2a..."; each start has a new name
 NEEDED = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
+IDENTITY = (*NEEDED, RUN)
 #: Variables with which other launchers give a process its identity, or a server to talk to: an MPI library that is
 #: loaded in a rank would take the rank for a process of that launcher.
 _OTHERS = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "SLURM_PROCID", "SLURM_LOCALID")

@@ -24,12 +24,12 @@ SHORTEST_LIFE = 0.5
 class Launcher(ABC):
     """One launcher. Its module must import nothing heavy: every rank loads it."""
 
-    #: The name for messages.
-    title: str
+    #: The name for messages; "" is that of the entry point.
+    title: str = ""
     #: Of several launchers whose variables are seen the lowest number counts, where no ancestor tells which: a launcher
     #: that is usually started inside of others has a low one. Those of unilaunch: MPIs 10 to 60, PET_* variables 65,
     #: torchrun 70, msrun 80, Slurm 90.
-    order: int
+    order: int = 50
     #: How the names of its variables begin. `-x NAME=VALUE` of such a variable stays on mpirun's command line, since
     #: mpirun itself may read it; the values of others go into mpirun's environment, which other users do not see.
     prefixes: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ class Request(Record):
         program = (*self.program[: len(self.program) - len(args)], *args)
         return replace(self._with(without_secret_values(self.options.export)), program=program)
 
-    def started(self) -> "Request":
+    def with_hidden_values(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
 
         Variables that mpirun itself reads stay where they are, unless they are secrets.

@@ -15,7 +15,7 @@ from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError
 from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers.direct import Direct
+from unilaunch.launchers.direct import IDENTITY
 from unilaunch.launchers.launcher import SHORTEST_LIFE
 from unilaunch.machine.limits import allow_files
 from unilaunch.monitor import messages
@@ -58,7 +58,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
             return _schedule(read_task())
         found = launchers.detect(environ)
         number = found.rank
-        if found.launcher == Direct.title:  # no mpirun has started this rank
+        if found.name == "direct":  # no mpirun has started this rank
             stays_until = 0.0
         if number == 0 and MONITOR not in environ and (line := describe_services(environ)):
             say(line)
@@ -99,7 +99,7 @@ def _record_start(rank: Rank, found: LauncherInfo, variables: Mapping[str, str])
 
 def _forget_launch() -> None:
     """Remove the variables of this job from the environment: a program may start another job."""
-    for variable in (MONITOR, SPEC, KEY, WINDOWS):
+    for variable in (MONITOR, SPEC, KEY, WINDOWS, *IDENTITY):
         os.environ.pop(variable, None)  # noqa: TID251
 
 

@@ -36,7 +36,7 @@ from unilaunch_graph.simulation import (
     SmallGraph,
     process_kept,
 )
-from unilaunch_mindspore.linear import HALVES, widened
+from unilaunch_mindspore.linear import HALVES, Folded, widened
 
 _ROUNDINGS = {ms.float16: 2.0**-10, ms.bfloat16: 2.0**-7}
 
@@ -101,8 +101,8 @@ class _SimulatedPart(GraphPart):
     @override
     def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
         ids = nodes.asnumpy() if isinstance(nodes, Tensor) else np.asarray(nodes)
-        brought = Collective(self.rows("a fetch", ids.reshape(-1)), self.ranks)
-        return self.ranks.apply(brought, rows.reshape(self.num_owned, -1)).reshape((*ids.shape, *rows.shape[1:]))
+        brought = Collective(Folded(self.rows("a fetch", ids.reshape(-1))), self.ranks)
+        return self.ranks.apply(brought, rows).reshape((*ids.shape, *rows.shape[1:]))
 
     @override
     def gathered(self, rows: Tensor) -> Tensor | None:
@@ -209,7 +209,7 @@ class _Simulation(Simulation):
         ranks.collectives.journal = journal  # type: ignore[attr-defined]
         part = _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)})
         halo = part.rows("a halo exchange", np.concatenate([part.owned, part.arrays.halo]))
-        exchanges = {"halo": Collective(halo, ranks), "halo_sum": Collective(Transposed(halo), ranks)}
+        exchanges = {"halo": Collective(Folded(halo), ranks), "halo_sum": Collective(Folded(Transposed(halo)), ranks)}
         return replace(part, operators=replace(part.operators, **exchanges))
 
     def _argument(self, value: Any, known: dict[str, Any]) -> tuple[str, Any, Any]:

@@ -14,7 +14,7 @@ from unilaunch_graph.mindspore.part import GraphPart, only_pynative, padded
 from unilaunch_graph.mindspore.ranks import Collective
 from unilaunch_graph.network.layers import GraphAttention, GraphSage
 from unilaunch_graph.partition.part import Part
-from unilaunch_mindspore.linear import Apply, Call, OnHost, widened
+from unilaunch_mindspore.linear import Apply, Call, FirstDerivative, OnHost, widened
 
 
 class _AddBias(nn.Cell):  # type: ignore[misc]
@@ -23,6 +23,7 @@ class _AddBias(nn.Cell):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.add = ops.BiasAdd()
+        self.derivative = FirstDerivative(self._backward)
 
     def construct(self, rows: Tensor, bias: Tensor) -> Tensor:
         """Return each row plus *bias*."""
@@ -30,8 +31,13 @@ class _AddBias(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, rows: Tensor, bias: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002  (MindSpore's signature)
         """Return the gradients of both."""
+        found: tuple[Tensor, Tensor] = self.derivative(grad, bias)
+        return found
+
+    def _backward(self, grad: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         wide = widened(grad)
-        return grad, ops.mm(ops.ones((1, len(grad)), wide.dtype), wide).reshape(-1).astype(bias.dtype)
+        summed = ops.mm(ops.ones((1, len(grad)), wide.dtype), wide).reshape(-1).astype(bias.dtype)
+        return ops.stop_gradient(grad), summed  # an argument itself is no result of this cell to MindSpore
 
 
 class _MindSpore:

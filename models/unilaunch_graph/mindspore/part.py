@@ -27,7 +27,7 @@ from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import InEdges, Part, edge_ids, merge_in_edges
-from unilaunch_mindspore.linear import Apply, OnHost, widened
+from unilaunch_mindspore.linear import Apply, Folded, OnHost, widened
 
 #: The global id of the node that is added.
 PADDING = -1
@@ -110,14 +110,12 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
     @override
     def with_halo(self, rows: Tensor) -> Tensor:
         only_pynative()
-        whole = self.ranks.apply(self.operators.halo, rows.reshape(self.num_owned, -1))
-        return whole.reshape(-1, *rows.shape[1:])
+        return self.ranks.apply(self.operators.halo, rows)
 
     @override
     def sum_at_home(self, rows: Tensor) -> Tensor:
         only_pynative()
-        summed = self.ranks.apply(self.operators.halo_sum, rows.reshape(len(rows), -1))
-        return summed.reshape(-1, *rows.shape[1:])
+        return self.ranks.apply(self.operators.halo_sum, rows)
 
     @override
     def gathered(self, rows: Tensor) -> Tensor | None:
@@ -136,8 +134,9 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
     def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
         only_pynative()
         ids = _ids_of(nodes)
-        brought = Collective(RowFetch(self.operators.rows, self.directory.plan(ids.reshape(-1))), self.ranks)
-        return self.ranks.apply(brought, rows.reshape(self.num_owned, -1)).reshape((*ids.shape, *rows.shape[1:]))
+        brought = Collective(Folded(RowFetch(self.operators.rows, self.directory.plan(ids.reshape(-1)))), self.ranks)
+        found = self.ranks.apply(brought, rows)
+        return found if ids.ndim == 1 else found.reshape((*ids.shape, *rows.shape[1:]))
 
     @override
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
@@ -231,9 +230,9 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
     return Operators(
         edges,
         halo,
-        Collective(halo, ranks),
-        Collective(Transposed(halo), ranks),
-        Apply(OnHost(SegmentSum(edges.indptr))),
+        Collective(Folded(halo), ranks),
+        Collective(Folded(Transposed(halo)), ranks),
+        Apply(OnHost(Folded(SegmentSum(edges.indptr)))),
         SegmentSoftmax(edges.indptr),
         {},
     )

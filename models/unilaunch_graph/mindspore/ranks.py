@@ -63,7 +63,7 @@ class Collective(nn.Cell):  # type: ignore[misc]
     def __init__(self, operator: LinearOperator, ranks: Ranks) -> None:
         super().__init__()
         self.operator, self.ranks = OnHost(operator), ranks
-        self.once = FirstDerivative()
+        self.transposed = FirstDerivative(self.operator.rmatmat)
 
     def construct(self, rows: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Return operator @ rows, and the number that the next collective takes."""
@@ -72,7 +72,7 @@ class Collective(nn.Cell):  # type: ignore[misc]
     def bprop(self, rows: Tensor, last: Tensor, out: object, grads: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return operator.T @ gradient. The function that is differentiated has ended: the next one begins anew."""
         self.ranks.forget_order()
-        return self.once(grads[0], self.operator.rmatmat(grads[0])), grads[1]
+        return self.transposed(grads[0]), grads[1]
 
 
 class RankSum:

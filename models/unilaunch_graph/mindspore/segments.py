@@ -6,7 +6,7 @@ from mindspore import Tensor, nn
 from unilaunch_graph.mindspore.part import GraphPart, only_pynative
 from unilaunch_graph.network.functions import check_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax
-from unilaunch_mindspore.linear import HALVES, FirstDerivative, widened
+from unilaunch_mindspore.linear import HALVES, FirstDerivative, as_matrix, widened
 
 
 def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
@@ -23,8 +23,7 @@ def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
         ValueError: Another number of messages than of edges.
     """
     _check(messages, part)
-    sums = part.operators.segment_sum(messages.reshape(messages.shape[0], -1))
-    return sums.reshape(-1, *messages.shape[1:])
+    return part.operators.segment_sum(messages)
 
 
 def segment_mean(messages: Tensor, part: GraphPart) -> Tensor:
@@ -50,8 +49,7 @@ def segment_softmax(scores: Tensor, part: GraphPart) -> Tensor:
     _check(scores, part)
     if scores.dtype in HALVES:
         return segment_softmax(widened(scores), part).astype(scores.dtype)
-    shares = _Softmax(part.operators.segment_softmax)(scores.reshape(scores.shape[0], -1))
-    return shares.reshape(scores.shape)
+    return _Softmax(part.operators.segment_softmax)(scores)
 
 
 def _check(rows: Tensor, part: GraphPart) -> None:
@@ -63,10 +61,14 @@ class _Softmax(nn.Cell):  # type: ignore[misc]
     def __init__(self, softmax: SegmentSoftmax) -> None:
         super().__init__()
         self.softmax = softmax
-        self.once = FirstDerivative()
+        self.derivative = FirstDerivative(self._backward)
 
     def construct(self, scores: Tensor) -> Tensor:
-        return Tensor.from_numpy(self.softmax.forward(scores.asnumpy()))
+        return Tensor.from_numpy(self.softmax.forward(as_matrix(scores.asnumpy())).reshape(scores.shape))
 
     def bprop(self, scores: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
-        return (self.once(grad, Tensor.from_numpy(self.softmax.backward(out.asnumpy(), grad.asnumpy()))),)
+        return (self.derivative(out, grad),)
+
+    def _backward(self, out: Tensor, grad: Tensor) -> Tensor:
+        found = self.softmax.backward(as_matrix(out.asnumpy()), as_matrix(grad.asnumpy()))
+        return Tensor.from_numpy(found.reshape(out.shape))

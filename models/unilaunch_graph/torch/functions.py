@@ -45,6 +45,7 @@ def _exact_gcn_norm(  # noqa: PLR0913, PLR0917
     with_loops: bool, __: str, dtype: torch.dtype | None,  # noqa: FBT001
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the norm; that of the part's own edges is made once."""
+    _refuse_matrix(edge_index)
     _check_nodes("gcn_norm", num_nodes, part)
     loop = 2.0 if improved else 1.0
 
@@ -89,7 +90,13 @@ def _loops_of_owned(  # noqa: PLR0913, PLR0917
 
     PyG takes the largest number in the edges: that may be a halo node's, or none in a part without edges.
     """
+    _refuse_matrix(edge_index)
     return add(edge_index, edge_attr, fill_value, part.num_owned if num_nodes is None else num_nodes)
+
+
+def _without_loops(remove: Any, _: GraphPart, edge_index: Any, edge_attr: Any) -> Any:
+    _refuse_matrix(edge_index)
+    return remove(edge_index, edge_attr)
 
 
 def _drop_one_way(drop: Any, _: GraphPart, *args: Any) -> Any:
@@ -123,7 +130,17 @@ EXACT_FUNCTIONS: dict[Callable[..., Any], OnPart] = {
     dropout_adj: _drop_one_way,
     dropout_edge: _drop_one_way,
     mask_feature: _exact_mask_feature,
+    remove_self_loops: _without_loops,
 }
+
+
+def _refuse_matrix(edges: Any) -> None:
+    """Refuse a sparse matrix as edges: a part's has more columns than rows, of which PyG makes no loops and degrees."""
+    if not isinstance(edges, torch.Tensor) or edges.layout is not torch.strided:
+        raise SpecError(
+            "edges are given as a sparse matrix to a layer that adds or removes loops or takes degrees: expected "
+            "part.edge_index, and part.edge_weight where it takes weights"
+        )
 
 
 def _check_nodes(name: str, num_nodes: int | None, part: GraphPart) -> None:

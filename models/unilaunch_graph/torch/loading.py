@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_torch.backend import COMMUNICATION, TorchBackend, take_gpu
+
+#: Where `torch.load` is.
+_SERIALIZATION = torch.load.__module__
 
 
 def load(
@@ -53,16 +57,29 @@ def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tu
 def _ranks(member: Member) -> Ranks:
     world = member.world
     if world.size > 1:
-        add_remedy(_remedy)
+        add_remedy(lambda error: remedy_of(error, world.rank))
     return Ranks(world.rank, world.size, _collectives(member), torch.device(world.device))
 
 
-def _remedy(error: BaseException) -> str:
+def remedy_of(error: BaseException, rank: int) -> str:
+    """Return what to do about the error that ends a rank: one line; "" where that is not known."""
+    if rank > 0 and _lacks_file(error):
+        return (
+            f"rank {rank} has read a file that is missing or not complete: if rank 0 writes it, all ranks call "
+            "ug.torch.barrier(part) between both"
+        )
     if "torch_geometric" not in sys.modules:
         return ""
-    from unilaunch_graph.torch.distributed import remedy_of
+    from unilaunch_graph.torch.distributed import remedy_of as remedy_of_layer
 
-    return remedy_of(error)
+    return remedy_of_layer(error)
+
+
+def _lacks_file(error: BaseException) -> bool:
+    """Return whether `torch.load` did not find its file, or not the file's end; other errors are of the content."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == _SERIALIZATION]
+    names = [frame.f_code.co_name for frame in frames]
+    return "load" in names and (isinstance(error, EOFError) or names[-1] == "__init__")  # of what opens the file
 
 
 def _collectives(member: Member) -> Collectives:

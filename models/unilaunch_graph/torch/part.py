@@ -245,7 +245,7 @@ def make_part(
     """
     kind = torch.get_default_dtype() if dtype is None else dtype
     if not (isinstance(kind, torch.dtype) and kind.is_floating_point):
-        raise SpecError(f"ug.load: dtype={kind}: expected a type of floats, such as torch.float64")
+        raise SpecError(f"ug.load: dtype={kind!r}: expected a type of floats, such as torch.float64")
 
     def tensor(array: NDArray[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
         if array.dtype == BFLOAT16:

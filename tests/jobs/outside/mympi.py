@@ -7,19 +7,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.errors import SpecError
-from unilaunch.interfaces.backend import Backend, Collectives, Peers, Placement, Rendezvous
-from unilaunch.interfaces.model import Framework, Model, Session
-from unilaunch.interfaces.observer import Observed, Observer
-from unilaunch.interfaces.world import LauncherInfo, World
-from unilaunch.job.plan import Plan
-from unilaunch.jobfiles import JobFile
-from unilaunch.json_value import JsonValue
-from unilaunch.launchers.launcher import Launcher
-from unilaunch.launchers.mpirun import Mpirun, Request
-from unilaunch.spec.run_spec import Spec
+from unilaunch import (
+    Backend,
+    Collectives,
+    Framework,
+    JobFile,
+    Launcher,
+    LauncherInfo,
+    Model,
+    Mpirun,
+    Observed,
+    Observer,
+    Peers,
+    Placement,
+    Plan,
+    Rendezvous,
+    Request,
+    Session,
+    Spec,
+    SpecError,
+    World,
+)  # fmt: skip
 
 RANK, SIZE, JOB = "MYMPI_RANK", "MYMPI_SIZE", "MYMPI_JOB"
 
@@ -38,6 +49,7 @@ class MyMpi(Launcher):
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
         if RANK not in environ:
             return None
+        # It starts all ranks on one host, so its ranks there are numbered as those of the job.
         return self.describe(environ, (RANK, SIZE, RANK, SIZE), [JOB], run_id=f"mympi-{environ.get(JOB)}", mpi=False)
 
     @override

@@ -1,8 +1,10 @@
 """What belongs to a distributed model: its weights on all ranks, its part, and modules that it shares."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.loading import remedy_of
 from unilaunch_graph.torch.part import GraphPart
 
 WHOLE = make_whole()
@@ -159,3 +162,21 @@ def test_a_mean_of_means_is_refused() -> None:
         assert ug.mean(functional.cross_entropy(scores, part.y, reduction="sum"), part.num_train, part) > 0
 
     on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 0.5], ids=["missing", "empty", "half"])
+def test_a_file_that_rank_0_has_not_written_yet_is_told_of_the_barrier(tmp_path: Path, share: float | None) -> None:
+    """Below torch's error, on every rank but rank 0, which writes; an error of the content has no such line."""
+    whole, other, file = tmp_path / "whole.pt", tmp_path / "object.pt", tmp_path / "file.pt"
+    torch.save({"weight": torch.zeros(100)}, whole)
+    torch.save({"weight": object}, other)
+    if share is not None:
+        content = whole.read_bytes()
+        file.write_bytes(content[: int(share * len(content))])
+    with pytest.raises((OSError, EOFError, RuntimeError)) as caught:
+        torch.load(file)
+    assert "ug.torch.barrier(part)" in remedy_of(caught.value, 1)
+    assert not remedy_of(caught.value, 0)
+    with pytest.raises(pickle.UnpicklingError) as caught_other:
+        torch.load(other)
+    assert not remedy_of(caught_other.value, 1)

@@ -210,13 +210,20 @@ def test_sums_of_bools_count() -> None:
 
 
 LATE = """
+import sys
 import mindspore as ms
 import unilaunch_graph as ug
 x = ms.ops.ones((3,), ms.float32) + 1
 part = ug.mindspore.load("graph.npz", data_dir=".")
 assert part.num_nodes == 9
 print("loaded")
-first = ms.grad(lambda rows: (ug.mindspore.halo(rows, part) ** 2).sum())
+conv, targets = ug.mindspore.SAGEConv(2, 2), part.edge_index[1]
+operation = {
+    "halo": lambda rows: ug.mindspore.halo(rows, part),
+    "SAGEConv": lambda rows: conv(rows, part),
+    "segment_softmax": lambda rows: ug.mindspore.segment_softmax(ms.ops.gather(rows, targets, 0), part),
+}[sys.argv[1]]
+first = ms.grad(lambda rows: (operation(rows) ** 2).sum())
 ms.grad(lambda rows: (first(rows) * rows).sum())(part.x)
 """
 GRAPH_MODE = """
@@ -229,10 +236,13 @@ ug.mindspore.load("graph.npz", data_dir=".")
 """
 
 
-def test_a_graph_is_loaded_after_the_first_operation_and_a_second_derivative_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", ["halo", "SAGEConv", "segment_softmax"])
+def test_a_graph_is_loaded_after_the_first_operation_and_a_second_derivative_is_refused(
+    operation: str, tmp_path: Path
+) -> None:  # fmt: skip
     """MindSpore would take it to be 0. In a process of its own: MindSpore is of no use after an exception in a grad."""
     np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]], x=np.ones((9, 2)), y=np.arange(9) % 3)
-    job = alone(["-c", LATE], tmp_path)
+    job = alone(["-c", LATE, operation], tmp_path)
 
     assert (job.returncode, job.stdout) == (1, "loaded\n")
     assert "NotImplementedError: unilaunch's operators have no second derivative in MindSpore" in job.stderr

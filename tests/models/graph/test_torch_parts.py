@@ -540,6 +540,21 @@ def test_edges_into_halo_nodes_are_refused(kind: Any) -> None:
     on_parts(WHOLE, PARTS, work)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")
+@pytest.mark.parametrize("kind", [nn.GCNConv, nn.GATConv, lambda *sizes: nn.ChebConv(*sizes, K=2)])
+def test_a_matrix_as_edges_is_refused_where_loops_or_degrees_are_taken(kind: Any) -> None:
+    """PyG's errors, an assertion without words or an operator that a sparse tensor lacks, do not say what to give."""
+
+    def work(part: GraphPart) -> None:
+        sizes = (part.num_owned, part.num_owned + part.num_halo)
+        ones = torch.ones(part.edge_index.shape[1])
+        matrix = torch.sparse_coo_tensor(part.edge_index.flip(0), ones, sizes).to_sparse_csr()
+        with pytest.raises(SpecError, match=r"a sparse matrix .* expected part\.edge_index"):
+            distribute(kind(8, 4), part)(part.x, matrix)
+
+    on_parts(WHOLE, PARTS, work)
+
+
 def test_misuse_of_a_distributed_model_is_refused() -> None:
     """Each with one line: rows that have their halo already, a batch, sparse edges, a second time, other rows."""
 

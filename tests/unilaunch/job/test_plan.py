@@ -124,7 +124,7 @@ def test_a_containers_quota_counts(
 def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: list[str]) -> None:
     """They are in mpirun's environment, except variables that mpirun itself reads and that are no secrets."""
     plan = _plan("-n 3 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
-    request = plan.request.started()
+    request = plan.request.with_hidden_values()
     assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
     assert isinstance(plan.starter, Mpirun)
     line = plan.starter.start_line(request, (), "")
