@@ -6,14 +6,13 @@ sources that a rank does not own are its halo, which is the list of rows that th
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Ids
-from unilaunch_graph.data.edges import EDGE_IDS, NamedArrays
-from unilaunch_graph.partition.part import Part, edge_ids, in_edge_ends
+from unilaunch_graph.partition.part import Part, ends_and_ids
 
 
 class Leaving(NamedTuple):
@@ -37,22 +36,24 @@ class Reversed(NamedTuple):
     """A reversed part, and how rows of edges come to it.
 
     Attributes:
-        part: The part. Its edges have no weights, and no arrays but `EDGE_IDS`: `places` brings these. *strengths* and
-            *loops* are as they were.
-        places: The place of each of its `InEdges` among those that arrive. (edges,)
+        part: The part, with the owned nodes as they were. Its own arrays of edges are empty.
+        ends: Its edges, as in `InEdges`. (2, edges)
+        ids: The place of each in the user's list of edges, 0 if there is none. (edges,)
+        places: The place of each among those that arrive. (edges,)
     """
 
     part: Part
+    ends: Ids
+    ids: Ids
     places: Ids
 
 
 def leaving_edges(part: Part) -> Leaving:
     """Return the edges into the nodes of *part*, which go to the owners of their sources."""
-    sources, targets = in_edge_ends(part)
+    (sources, targets), ids = ends_and_ids(part)
     owners = _owners(part)[sources]
-    order = np.argsort(owners, kind="stable")
+    order = np.argsort(owners, kind="stable")  # of 8 or 16 bits: a radix sort
     places = np.concatenate([np.arange(part.num_owned), _numbered(part.halo_counts)])
-    ids = edge_ids(part)
     rows = np.stack([places[sources], part.owned[targets], np.zeros_like(sources) if ids is None else ids], 1)
     return Leaving(order, targets[order], rows[order], np.bincount(owners, minlength=part.num_parts))
 
@@ -74,40 +75,29 @@ def reverse_part(part: Part, leaving: Leaving, arrived: Ids, counts: Sequence[in
     targets[come] = part.send_rows[begins[senders[come]] + targets[come]]
     is_halo = _is_new(nodes[come])  # each part's edges come by its nodes, in its order
     sources = np.empty_like(targets)
-    sources[come], sources[~come] = np.cumsum(is_halo) - 1, leaving.targets[~go]
+    sources[come], sources[~come] = part.num_owned + np.cumsum(is_halo) - 1, leaving.targets[~go]
     is_sent = _is_new(leaving.targets[go], receivers[go])
-    of_user = ids if EDGE_IDS in part.owned_edge_arrays else None
-    inner, outer = (_csr(targets, sources, of_user, chosen, part.num_owned) for chosen in (~come, come))
-    none = np.zeros(0, np.float32)
     turned = replace(
         part, halo=nodes[come][is_halo], halo_counts=np.bincount(senders[come][is_halo], minlength=part.num_parts),
         send_rows=leaving.targets[go][is_sent].astype(np.int32),
-        send_counts=np.bincount(receivers[go][is_sent], minlength=part.num_parts),
-        owned_indptr=inner.indptr, owned_indices=inner.indices, owned_edge_arrays=inner.arrays, owned_weights=none,
-        halo_indptr=outer.indptr, halo_indices=outer.indices, halo_edge_arrays=outer.arrays, halo_weights=none,
+        send_counts=np.bincount(receivers[go][is_sent], minlength=part.num_parts), **_NO_EDGES,
     )  # fmt: skip
-    return Reversed(turned, np.lexsort([ids, nodes, targets]))
+    places = np.lexsort([ids, nodes, targets])
+    return Reversed(turned, np.stack([sources, targets])[:, places], ids[places], places)
 
 
-class _Edges(NamedTuple):
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    arrays: NamedArrays
+_NONE: NDArray[np.int64] = np.zeros(0, np.int64)
+_NO_EDGES: dict[str, Any] = {
+    "owned_indptr": _NONE, "owned_indices": _NONE, "owned_weights": _NONE, "owned_edge_arrays": {},
+    "halo_indptr": _NONE, "halo_indices": _NONE, "halo_weights": _NONE, "halo_edge_arrays": {},
+}  # fmt: skip
 
 
-def _csr(targets: Ids, sources: Ids, ids: Ids | None, chosen: NDArray[np.bool_], num_targets: int) -> _Edges:
-    """Return the chosen edges by target, then by source."""
-    places = np.flatnonzero(chosen)
-    places = places[np.lexsort([sources[places], targets[places]])]
-    degrees = np.bincount(targets[places], minlength=num_targets)
-    arrays = {} if ids is None else {EDGE_IDS: ids[places]}
-    return _Edges(np.concatenate([[0], np.cumsum(degrees)]), sources[places].astype(np.int32), arrays)
-
-
-def _owners(part: Part) -> Ids:
+def _owners(part: Part) -> NDArray[Any]:
     """Return the part that owns each owned and each halo node."""
-    others = np.repeat(np.arange(part.num_parts), part.halo_counts)
-    return np.concatenate([np.full(part.num_owned, part.index), others])
+    kind = np.uint8 if part.num_parts <= 1 << 8 else np.uint16
+    counts = np.append(part.num_owned, part.halo_counts)
+    return np.repeat(np.append(part.index, np.arange(part.num_parts)).astype(kind), counts)
 
 
 def _numbered(counts: Ids) -> Ids:

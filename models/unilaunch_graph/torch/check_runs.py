@@ -19,7 +19,7 @@ from typing_extensions import override
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.comparison import Array, NotCheckedError, RowIds, Run, first_place
 from unilaunch_graph.network.ranks import SIMULATED
-from unilaunch_graph.partition.part import Part, edge_ids
+from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import NUM_PARTS, ROUNDINGS, Journal, JournalRows, Simulation
@@ -221,12 +221,10 @@ class _SimulatedPart(GraphPart):
 
     @override
     def _turned_exchanges(self, turned: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
-        part = turned.part
         journal: Journal = self.exchange.operator.journal  # type: ignore[attr-defined]
-        ids: Any = edge_ids(part)
         num_edges = sum(one.num_edges for one in self.ranks.parts)  # type: ignore[attr-defined]
-        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), ids, num_edges)
-        return _halo_exchange(part, journal), _OnArrays(edges)
+        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), turned.ids, num_edges)
+        return _halo_exchange(turned.part, journal), _OnArrays(edges)
 
     def _rows(self, kind: str, needed: Array) -> OnHost:
         return _OnArrays(replace(self.exchange.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]

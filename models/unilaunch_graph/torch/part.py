@@ -19,7 +19,7 @@ from unilaunch.interfaces.linear import LinearOperator, Transposed
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of, without_rows
 from unilaunch_graph.operators.torch_masks import mask_of_ids
-from unilaunch_graph.partition.part import Part, edge_ids, in_edge_ends, merge_in_edges
+from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.ranks import Ranks
@@ -132,7 +132,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
             turned = reverse_part(self.arrays, leaving, arrived, counts)
             with torch.inference_mode(mode=False):  # as in `cached`
                 exchange, edges = self._turned_exchanges(turned, leaving, counts)
-                edge_index = torch.from_numpy(in_edge_ends(turned.part)).to(self.device)
+                edge_index = torch.from_numpy(turned.ends).to(self.device)
             fields = {
                 "edge_index": edge_index, "num_halo": turned.part.num_halo, "arrays": turned.part,
                 "exchange": exchange, "cache": {}, "turns": [],
