@@ -195,29 +195,37 @@ def test_dropout_against_the_edges_does_not_depend_on_the_number_of_ranks(name: 
         np.testing.assert_allclose(train(net, size), alone, rtol=0, atol=1e-10)
 
 
-def _loops(num_nodes: int) -> Whole:
-    """Return a graph whose edges are loops: no part of it can tell whether they were turned round."""
-    whole = make_whole(num_nodes, 2 * num_nodes)
-    ends = torch.arange(num_nodes - 5).repeat(2, 1)
-    arrays = edges_as_given(ends[0].numpy(), ends[1].numpy(), num_nodes)._asdict()
-    return replace(whole, edge_index=ends, graph=replace(whole.graph, **arrays))
+def _with_edges(sources: Any, targets: Any) -> Whole:
+    """Return the graph with other edges, which have no places in a list of the user's."""
+    edges = edges_as_given(sources, targets, 40)._replace(edge_arrays={})
+    ends = np.stack([edges.indices, np.repeat(np.arange(40), np.diff(edges.indptr))]).astype(np.int64)
+    return replace(WHOLE, edge_index=torch.from_numpy(ends), graph=replace(WHOLE.graph, **edges._asdict()))
 
 
-@pytest.mark.parametrize("turned", [lambda e: e.flip(0), lambda e: torch.stack([e[1], e[0]]), lambda e: e[[1, 0]]])
-def test_edges_are_told_by_their_numbers(turned: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Whatever has turned them, in the model or before it; also where all edges are loops, or edges are only equal."""
+def _undirected() -> Whole:
+    """Return the graph with each edge in both directions, once."""
+    sources, targets = WHOLE.edge_index.numpy()
+    codes = np.unique(np.concatenate([sources * 40 + targets, targets * 40 + sources]))
+    return _with_edges(*np.divmod(codes[codes // 40 != codes % 40], 40))
+
+
+#: The last has loops alone: no part of it can tell whether they were turned round.
+GRAPHS = {"directed": WHOLE, "undirected": _undirected(), "loops": _with_edges(np.arange(35), np.arange(35))}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("edges", [lambda e: e.flip(0), lambda e: torch.stack([e[1], e[0]]), torch.clone])
+def test_edges_are_told_by_their_numbers(edges: Callable[[torch.Tensor], torch.Tensor], name: str) -> None:
+    """Whatever has turned them, in the model or before it; a copy of the edges is no flip."""
     torch.manual_seed(0)
     model = nn.GCN(WIDTH, WIDTH, 2, 4)
-    for whole in (WHOLE, _loops(40)):
-        for edges in (turned, torch.clone):
-            expected = model(whole.x, edges(whole.edge_index))
+    expected = model(GRAPHS[name].x, edges(GRAPHS[name].edge_index))
 
-            def work(part: GraphPart) -> None:
-                distributed = ug.distribute(copy.deepcopy(model), part)
-                found = distributed(part.x, edges(part.edge_index))  # noqa: B023
-                torch.testing.assert_close(found, expected[part.owned], rtol=0, atol=1e-10)  # noqa: B023
+    def work(part: GraphPart) -> None:
+        found = ug.distribute(copy.deepcopy(model), part)(part.x, edges(part.edge_index))
+        torch.testing.assert_close(found, expected[part.owned], rtol=0, atol=1e-10)
 
-            on_parts(whole, 3, work, WITHOUT_EDGES)
+    on_parts(GRAPHS[name], 3, work, WITHOUT_EDGES)
 
 
 def test_weights_of_edges_that_change_are_seen() -> None:
