@@ -11,6 +11,7 @@ import html
 import json
 import re
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ STYLE = """<style>
   .ours { fill: #2f7a4f } .theirs { fill: #9aa5b1 }
   @media (prefers-color-scheme: dark) { text { fill: #e4e7eb } .ours { fill: #6cc394 } .theirs { fill: #52606d } }
 </style>"""
-WIDTH, NAMES, BAR, ROW, TOP = 720, 210, 400, 26, 44  # pixels; BAR is the length of the longest bar
+WIDTH, NAMES, BAR, ROW, TOP = 500, 200, 220, 26, 44  # pixels: a phone shows all; BAR is the length of the longest bar
+COLUMNS = 68  # of the terminal
 
 
 class Bar(NamedTuple):
@@ -51,19 +53,20 @@ def _failure() -> str:
     """Return a terminal with the tutorial's job that fails; what unilaunch says is bright."""
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").partition("## 3. A failure\n")[2]
     (text,) = re.findall(r"^```console\n(.*?)\n```", page.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    rows = [(line, row) for line in text.splitlines() for row in textwrap.wrap(line, COLUMNS, drop_whitespace=False)]
+    y = 50 + 20 * len(rows)
     lines = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 {}" role="img" aria-label="A rank fails">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 560 {y}" role="img" aria-label="A rank fails">',
         "<title>A rank fails, and the job ends with its reason</title>",
         "<style>text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #9aa5b1; white-space: pre }",
         "  .bright { fill: #f5f7fa } .bar { fill: #3e4c59 } .back { fill: #1f2933 }</style>",
-        '<rect class="back" width="940" height="{}" rx="8"/><rect class="bar" width="940" height="26" rx="8"/>',
+        f'<rect class="back" width="560" height="{y}" rx="8"/><rect class="bar" width="560" height="26" rx="8"/>',
     ]
-    y = 50
-    for line in text.splitlines():
+    for number, (line, row) in enumerate(rows):
         bright = ' class="bright"' if line.startswith(("$", "unilaunch:")) else ""
-        lines.append(f'<text{bright} x="14" y="{y}" xml:space="preserve">{html.escape(line, quote=False)}</text>')
-        y += 20
-    return "\n".join([*lines, "</svg>", ""]).replace('0 {}"', f'0 {y}"').replace('height="{}"', f'height="{y}"')
+        shown = html.escape(row.rstrip(), quote=False)
+        lines.append(f'<text{bright} x="14" y="{50 + 20 * number}" xml:space="preserve">{shown}</text>')
+    return "\n".join([*lines, "</svg>", ""])
 
 
 def _record(name: str) -> dict[str, Any]:
@@ -104,15 +107,16 @@ def _step() -> str:
         for way, name in (("pyg", "PyG"), ("distribute", "ug.torch.distribute")):
             seconds = record["figures"][model][way]["s/epoch"]
             bars.append(Bar(f"{model.upper()}, {name}", seconds, f"{seconds:.2f} s", is_ours=way != "pyg"))
-    return _chart("A training step of an unchanged PyG model on 4.5 million edges", bars, record)
+    return _chart("A step of an unchanged PyG model on 4.5 million edges", bars, record)
 
 
 def _chart(title: str, bars: list[Bar], record: dict[str, Any]) -> str:
     """Return a chart: a title, the bars, and where the figures come from."""
-    height = TOP + ROW * len(bars) + 34
+    height = TOP + ROW * len(bars) + 50
     longest = max(bar.value for bar in bars)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" viewBox="0 0 {WIDTH} {height}" role="img"',
+        f'  aria-label="{title}">',
         f"<title>{title}</title>",
         STYLE,
         f'<text class="title" x="10" y="20">{title}</text>',
@@ -126,8 +130,9 @@ def _chart(title: str, bars: list[Bar], record: dict[str, Any]) -> str:
             f'<rect class="{kind}" x="{NAMES}" y="{y}" width="{width:.1f}" height="18" rx="2"/>',
             f'<text x="{NAMES + width + 8:.1f}" y="{y + 9}">{bar.text}</text>',
         ]
-    source = f"{record['command'].split()[1]}, {record['date']}, {record['processor']}"
-    lines += [f'<text class="small" x="10" y="{height - 16}">{source}</text>', "</svg>", ""]
+    source = f"{record['command'].split()[1]}, {record['date']}"
+    lines += [f'<text class="small" x="10" y="{height - 32}">{source}</text>']
+    lines += [f'<text class="small" x="10" y="{height - 14}">{record["processor"]}</text>', "</svg>", ""]
     return "\n".join(lines)
 
 

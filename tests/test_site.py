@@ -45,8 +45,17 @@ def test_the_reference_is_complete(site: Path) -> None:
     named = {name.replace("-", "_") for name in re.findall(r"--(?:no-)?([a-z-]+)", options)}
     not_options = {"target", "args", "options", "env", "job_file", "mpi", "export", "mpi_args"}
     assert fields - named - not_options == set()
-    names = (site / "reference" / "python" / "index.html").read_text(encoding="utf-8")
+    names = (site / "reference" / "python" / "index.html").read_text(encoding="utf-8").replace("<wbr>", "")
     assert [name for name in unilaunch.__all__ if name[0] != "_" and f'id="unilaunch.{name}"' not in names] == []
     assert [field for field in LaunchSpec.model_fields if f"<code>{field}</code>" not in names] == []
     for name in ("distribute", "halo", "mean", "gather"):
         assert f'id="unilaunch_graph.torch.{name}"' in names
+
+
+def test_an_option_is_not_broken_after_its_dashes(site: Path) -> None:
+    """On a narrow screen `--` stood at the end of a line, and the name on the next one."""
+    page = (site / "start" / "torchrun" / "index.html").read_text(encoding="utf-8")
+    line = "unilaunch launch --standalone --nnodes=1 --nproc_per_node=2 train.py"
+    marked = re.sub(r"--\w+", r'<span class="option">\g<0></span>', line)
+    assert f"<code>{marked}</code>" in page.replace("=<wbr>", "=")
+    assert page.count('class="language-console') == 1  # site.css wraps what has this class

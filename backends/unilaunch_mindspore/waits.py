@@ -65,4 +65,4 @@ class _Mode:
             return
         self._is_said = True
         if get_rank() == 0:
-            say("no straggler will be named: a compiled graph calls no collective from Python, so no wait is measured")
+            say("slow ranks (stragglers) will not be named: in graph mode no wait can be measured")

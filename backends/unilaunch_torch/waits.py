@@ -34,7 +34,7 @@ class Sampling:
             has_device = sys.modules["torch"].accelerator.is_available()
             self._on_devices = returns_at_once(distributed.get_backend_config(), has_device=has_device)
             if self._on_devices and distributed.get_rank() == 0:
-                say("no straggler will be named: collectives on devices return at once, so no wait is measured")
+                say("slow ranks (stragglers) will not be named: on devices no wait can be measured")
         return bool(self._on_devices)
 
     def step(self) -> bool:

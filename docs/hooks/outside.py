@@ -1,6 +1,7 @@
 """mkdocs hook: puts files of the repository that lie outside docs/ on the site, and leads links to them there.
 
-The pages of docs/ are also read on a code host, so their links name files of the repository.
+The pages of docs/ are also read on a code host, so their links name files of the repository. It also says where a
+narrow screen may break code: not after the dashes of an option, but after the dots and brackets of a long name.
 """
 
 import ast
@@ -26,6 +27,10 @@ PAGES = {
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
 _LINK = re.compile(r"(\]\(|src=\")([^)\s\"#:]+)(#[^)\s\"]*)?(?=[)\"])")
+_CODE = re.compile(r"<code>[^<]*</code>|<div class=\"language-(?:bash|console) .*?</div>", re.DOTALL)
+_OPTION = re.compile(r"(?<![\w-])--?\w[\w-]*(?![^<>]*>)")
+_LONG = re.compile(r"<span class=\"option\">[^<]*</span>|[^\s<>]{16,}(?![^<>]*>)")
+_JOINT = re.compile(r"[.(\[=/_]+(?=[\w(\[])")
 _FENCES = {".py": "python", ".sh": "bash", ".toml": "toml", ".ipynb": "json", ".json": "json"}
 
 
@@ -43,6 +48,19 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     here = page.file.src_uri
     source = _SOURCES.get(here, f"docs/{here}")
     return _LINK.sub(lambda link: f"{link[1]}{_on_site(link[2], source, here)}{link[3] or ''}", markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Return the page with each option in an element that `site.css` keeps on one line, and breaks in a line's code."""
+    return _CODE.sub(lambda code: _with_breaks(_OPTION.sub(r'<span class="option">\g<0></span>', code[0])), html)
+
+
+def _with_breaks(code: str) -> str:
+    return code if code.startswith("<div") else _LONG.sub(_broken, code)
+
+
+def _broken(word: re.Match[str]) -> str:
+    return word[0] if word[0].startswith("<span") else _JOINT.sub(r"\g<0><wbr>", word[0])
 
 
 def _on_site(target: str, source: str, here: str) -> str:

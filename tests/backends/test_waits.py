@@ -88,5 +88,5 @@ def test_a_program_whose_waits_cannot_be_measured_is_told(
     finally:
         distributed.destroy_process_group()
     assert noted == ["begin", "measured True" if is_measured else "not measured"] * 3
-    assert capsys.readouterr().err.count("unilaunch: no straggler will be named: ") == (not is_measured)
+    assert capsys.readouterr().err.count("unilaunch: slow ranks (stragglers) will not be named: ") == (not is_measured)
     asked.assert_called_once_with()

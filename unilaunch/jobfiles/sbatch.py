@@ -46,16 +46,22 @@ _OWN = {
     "job-name": "--name", "J": "--name", "nodelist": "-H", "w": "-H",
 }  # fmt: skip
 _OF_A_JOB = re.compile(r"{job}|{array}")  # each job of an array has another value
+#: Options of sbatch that become a line of the file as they are typed; --sbatch takes all others.
+_AS_THEY_ARE = (
+    "qos", "exclude", "constraint", "reservation", "dependency", "mail-type", "mail-user", "mem-per-cpu", "output",
+    "error",
+)  # fmt: skip
+_SHORT = {"q": "qos", "C": "constraint", "d": "dependency", "o": "output", "e": "error"}
 #: Options of sbatch that mean something else to mpirun, and options of torchrun that say what sbatch's do.
 _HABITS: Mapping[str, Habit] = {
     "c": Same("--cpus-per-task"), "t": Same("--time"), "p": Same("--partition"), "A": Same("--account"),
     "a": Same("--array"), "N": Same("--nodes"), "nnodes": Same("--nodes"), "num-nodes": Same("--nodes"),
     "num-machines": Same("--nodes"), "nproc-per-node": Same("--ntasks-per-node"),
-    "num-gpus": Same("--gpus-per-node"), "gpus": Instead("type the GPUs of each node: --gpus-per-node 4"),
-    "G": Instead("type the GPUs of each node: --gpus-per-node 4"), "J": Same("--name"),
-    "job-name": Same("--name"),
-    "q": Same("--sbatch", "--qos={}"), "qos": Same("--sbatch", "--qos={}"),
-    "exclude": Same("--sbatch", "--exclude={}"),
+    "num-gpus": Same("--gpus-per-node"), "J": Same("--name"), "job-name": Same("--name"),
+    **dict.fromkeys(("gpus", "G", "gres"), Instead("type the GPUs of each node: --gpus-per-node 4")),
+    **{name: Same("--sbatch", f"--{name}={{}}") for name in _AS_THEY_ARE},
+    **{short: Same("--sbatch", f"--{name}={{}}") for short, name in _SHORT.items()},
+    "exclusive": Same("--sbatch", "--exclusive", takes=0),
 }  # fmt: skip
 
 Time = Annotated[str, written_as(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", "written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS")]

@@ -31,9 +31,11 @@ def _pairs(parameters: object) -> object:
 
 
 def _one_number(nodes: object) -> object:
-    """Return torchrun's N:N as N."""
+    """Return torchrun's N:N as N; a range is refused."""
     least, colon, most = str(nodes).partition(":")
-    return least if colon and least == most else nodes
+    if colon and least != most:
+        raise ValueError("one number (a job that may lose hosts: --hostfile FILE --max-restarts 3 --elastic)")
+    return least if colon else nodes
 
 
 _Parameter = tuple[

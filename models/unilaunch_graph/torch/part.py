@@ -99,6 +99,20 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         """Where the tensors are."""
         return self.ranks.device
 
+    def to(self, device: "torch.device | str | int") -> "GraphPart":
+        """Return the part itself: `ug.load` has put its tensors on the device of this rank.
+
+        Raises:
+            SpecError: *device* is another one.
+        """
+        asked = torch.device(device)
+        if asked.type != self.device.type or asked.index not in {None, self.device.index}:
+            raise SpecError(
+                f"part.to({str(device)!r}): the part is on {self.device}, where ug.load has put it: leave the line "
+                f"out, or choose by ug.load(..., device={asked.type!r})"
+            )
+        return self
+
     def cached(self, key: Hashable, inputs: tuple[torch.Tensor, ...], compute: Callable[[], Tensors]) -> Tensors:
         """Return what *compute* makes of the tensors *inputs*, by exchanges; made anew when a rank writes to one.
 

@@ -46,6 +46,17 @@ def test_a_part_holds_every_edge_into_its_nodes() -> None:
     assert sorted(found) == sorted(whole)
 
 
+def test_a_part_stays_on_the_device_of_its_rank() -> None:
+    """The line `data = data.to(device)` of a script for PyG may stay, unless it names another device."""
+
+    def move(part: GraphPart) -> bool:
+        with pytest.raises(SpecError, match=r"the part is on cpu.* choose by ug\.load\(\.\.\., device='meta'\)"):
+            part.to("meta")
+        return part.to(torch.device("cpu")) is part and part.to("cpu") is part
+
+    assert on_parts(WHOLE, 2, move) == [True, True]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -187,6 +187,8 @@ def test_a_secret_is_named_only() -> None:
     ("-n 2 --job-name=first", {"job-name": "first"}),
     ("-n 4 -c 3 -t 12:00:00 -p gpu -A me --qos high", {"ntasks": "4", "cpus-per-task": "3", "time": "12:00:00",
                                                        "partition": "gpu", "account": "me", "qos": "high"}),
+    ("-n 2 -o %j.log --mail-type END -C a100 --mem-per-cpu 2G",
+     {"output": "%j.log", "mail-type": "END", "constraint": "a100", "mem-per-cpu": "2G"}),
     ("-N 2 --ntasks-per-node 4 -a 0-3", {"ntasks": "8", "nodes": "2", "array": "0-3"}),
 ])  # fmt: skip
 def test_what_slurm_is_asked_for(words: str, expected: dict[str, str | None]) -> None:
@@ -214,6 +216,7 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str | None]) ->
     ("-n 2 --signal USR1@65536", "--signal: must be written as USR1@60"),
     ("-n 2 --sbatch qos=high", "--sbatch: must be one option of sbatch, as --qos=high, not 'qos=high'"),
     ("-H a:4,b:4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU: start at most 2"),
+    ("--gres gpu:8 --nodes 2", "--gres: type the GPUs of each node: --gpus-per-node 4"),
     ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
     ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
     ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
