@@ -307,9 +307,9 @@ class Journal:
         self.entries: list[_Entry] = []
         self.is_written, self.at = False, 0
 
-    def rows(self, kind: str, rows: NDArray[Any], owned: Ids) -> NDArray[Any]:
-        """Send the rows of this rank's nodes. Return the rows of all nodes. (num_nodes, ...)"""
-        entry = self._next(kind, np.zeros((self.num_nodes, *rows.shape[1:]), rows.dtype))
+    def rows(self, kind: str, rows: NDArray[Any], owned: Ids, count: int) -> NDArray[Any]:
+        """Send the rows of this rank's nodes, or edges. Return the rows of all of them. (count, ...)"""
+        entry = self._next(kind, np.zeros((count, *rows.shape[1:]), rows.dtype))
         entry.sent[owned] = rows
         return self._received(entry)
 
@@ -369,19 +369,25 @@ class JournalRows:
         journal: The journal of all ranks.
         owned: Global ids of the rank's nodes.
         needed: Global ids of the rows that it receives, in any order, as often as it needs them.
+        num_edges: The edges of the graph, if the rows are of edges; 0: they are of nodes.
     """
 
     kind: str
     journal: Journal
     owned: Ids
     needed: Ids
+    num_edges: int = 0
 
     def matmat(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return the rows that the rank needs."""
-        return self.journal.rows(self.kind, rows, self.owned)[self.needed]
+        return self.journal.rows(self.kind, rows, self.owned, self._count)[self.needed]
 
     def rmatmat(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return for each owned row the sum of the rows that all ranks have for it."""
-        sums = np.zeros((self.journal.num_nodes, *rows.shape[1:]), rows.dtype)
+        sums = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
         np.add.at(sums, self.needed, rows)
         return self.journal.total(f"the transpose of {self.kind}", sums)[self.owned]
+
+    @property
+    def _count(self) -> int:
+        return self.num_edges or self.journal.num_nodes

@@ -202,10 +202,13 @@ def merge_in_edges(part: Part) -> InEdges:
 
 def edge_ids(part: Part) -> NDArray[np.int64] | None:
     """Return the position of each of `merge_in_edges` in the user's list of edges; None: they are not the user's."""
-    if EDGE_IDS not in part.owned_edge_arrays:
-        return None
-    ids: NDArray[np.int64] = _ids(part)[_ends(part)[1]].astype(np.int64)
-    return ids
+    return ends_and_ids(part)[1] if EDGE_IDS in part.owned_edge_arrays else None
+
+
+def ends_and_ids(part: Part) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return the *ends* of `merge_in_edges`, and `edge_ids`."""
+    ends, order = _ends(part)
+    return ends[:, order], _ids(part)[order].astype(np.int64) if EDGE_IDS in part.owned_edge_arrays else None
 
 
 def _ids(part: Part) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from unilaunch_graph.operators.attention import Attention, AttentionCall, Scores
 from unilaunch_graph.operators.edges import FILLS
 from unilaunch_graph.operators.scores import DynamicScores, ProductScores
 from unilaunch_graph.torch.as_written import aggregates_as_written, is_of_pyg, is_plain_linear, is_plain_matrix
+from unilaunch_graph.torch.dispatch import current
 from unilaunch_graph.torch.layers import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.portable_dropout import draw_seed
@@ -151,11 +152,12 @@ def attending(layer: MessagePassing, part: GraphPart) -> Callable[..., Any]:
     def forward(
         self: MessagePassing, x: Any, edge_index: Any, edge_attr: Any = None, *args: Any, **options: Any
     ) -> Any:
+        here = current(part)
         is_plain = all(_is_any(one, kind.defaults) for one in (*args, *options.values())) and _steps(self) == bound
         if is_plain and not ON_BLOCK.get() and is_plain_matrix(x) and _is_as_written(self, kind):
             attention = kind(self)
-            if attention.takes(edge_attr) and _fits(self, x, edge_index, edge_attr, part):
-                return attention.run(x, part, edge_attr)
+            if attention.takes(edge_attr) and _fits(self, x, edge_index, edge_attr, here):
+                return attention.run(x, here, edge_attr)
         return method(self, x, edge_index, edge_attr, *args, **options)
 
     return forward

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from unilaunch_graph.comparison import NotCheckedError, RowIds
 from unilaunch_graph.simulation import EDGE_FIELDS, NODE_FIELDS, RowDraw, SmallGraph
-from unilaunch_graph.torch.part import GraphPart, is_same
+from unilaunch_graph.torch.part import GraphPart, is_flip, is_same
 from unilaunch_graph.torch.ranks import Ranks
 
 _PLAIN = str | int | float | np.generic | GraphPart | torch.dtype | torch.device | None
@@ -29,7 +29,7 @@ class _Stand(NamedTuple):
 
     Attributes:
         kind: "field": the field *rows* of the part. "nodes", "with halo", "edges": rows of these. "ends": the ends of
-            the *chosen* edges. "whole": the same rows in each part.
+            the *chosen* edges. "flip": the ends of all, exchanged. "whole": the same rows in each part.
         rows: For the whole small graph.
         chosen: Which edges the rows are of; None: all.
         layout: The layout of the tensor; *rows* are dense.
@@ -130,7 +130,7 @@ class Inputs:
 
     def _are_rows(self, held: torch.Tensor) -> bool:
         """Return whether a tensor that the model holds has rows of the graph; what has not, keeps its numbers."""
-        if self._field(held) or self._are_some_edges(held):
+        if self._field(held) or self._are_some_edges(held) or (_are_pairs(held) and is_flip(held, self.real)):
             return True
         return held.dim() > 0 and len(held) in self.lengths and not _are_pairs(held)
 
@@ -139,6 +139,8 @@ class Inputs:
             return _Stand("field", name)
         if self._are_some_edges(tensor):
             return _Stand("ends", chosen=self.lengths[tensor.shape[1]][1])
+        if _are_pairs(tensor) and is_flip(tensor, self.real):
+            return _Stand("flip")
         if _are_pairs(tensor):
             raise NotCheckedError("it is called with other edges than part.edge_index")
         return self._rows(tensor, *self.lengths.get(len(tensor) if tensor.dim() else -1, ("whole", None)))
@@ -182,6 +184,8 @@ class Inputs:
             return part.owned % self.real.num_nodes if stand.rows == "owned" else getattr(part, stand.rows)
         edges = edges_of(part)
         chosen = slice(None) if stand.chosen is None else stand.chosen[edges]
+        if stand.kind == "flip":
+            return part.edge_index.flip(0)
         if stand.kind == "ends":
             return part.edge_index[:, chosen]
         of_kind = {"nodes": part.owned, "with halo": nodes_of(part), "edges": edges[chosen]}

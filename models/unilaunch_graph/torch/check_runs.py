@@ -20,9 +20,10 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.comparison import Array, NotCheckedError, RowIds, Run, first_place
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import NUM_PARTS, ROUNDINGS, Journal, JournalRows, Simulation
-from unilaunch_graph.torch.check_inputs import Inputs, OnPart, leaves_of, nodes_of
+from unilaunch_graph.torch.check_inputs import Inputs, OnPart, edges_of, leaves_of
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.portable_dropout import DROPOUTS
 from unilaunch_graph.torch.ranks import HALVES, Ranks
@@ -123,7 +124,8 @@ class ModelSimulation(Simulation):
 
     @override
     def run(self, arrays: Part, rank: int, journal: Journal | None) -> Run:
-        ranks = _Ranks(rank) if journal else Ranks(0, 1, Alone(), torch.device("cpu"))
+        parts = self.parts if arrays is not self.whole else [arrays]
+        ranks = _Ranks(rank, parts) if journal else Ranks(0, 1, Alone(), torch.device("cpu"))
         SIMULATED.set(ranks)
         given = self.inputs.on(_make_part(arrays, ranks, journal), self.dtype)
         model, weights = self._copy(given, is_distributed=journal is not None)
@@ -172,10 +174,12 @@ class _Ranks(Ranks):
 
     Args:
         rank: Index of this rank.
+        parts: The parts of all ranks; of the rank that has all nodes, its own.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, parts: Sequence[Part]) -> None:
         super().__init__(rank, NUM_PARTS, Alone(), torch.device("cpu"))
+        self.parts = parts
         self.journal: Journal | None = None
 
     @override
@@ -209,6 +213,19 @@ class _SimulatedPart(GraphPart):
         whole = self._rows("a gather", np.arange(self.num_nodes)).matmat(rows.detach())
         return whole if self.rank == 0 else None
 
+    @override
+    def _arriving(self, leaving: Leaving) -> tuple[Array, list[int]]:
+        others: list[Leaving] = [leaving_edges(part) for part in self.ranks.parts]  # type: ignore[attr-defined]
+        arrived = [np.split(one.rows, np.cumsum(one.counts)[:-1])[self.arrays.index] for one in others]
+        return np.concatenate(arrived), [len(rows) for rows in arrived]
+
+    @override
+    def _turned_exchanges(self, turned: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
+        journal: Journal = self.exchange.operator.journal  # type: ignore[attr-defined]
+        num_edges = sum(one.num_edges for one in self.ranks.parts)  # type: ignore[attr-defined]
+        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), turned.ids, num_edges)
+        return _halo_exchange(turned.part, journal), _OnArrays(edges)
+
     def _rows(self, kind: str, needed: Array) -> OnHost:
         return _OnArrays(replace(self.exchange.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
 
@@ -232,8 +249,12 @@ def _make_part(arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart
     part = make_part(arrays, ranks)
     if journal is None:
         return part
-    operator = _OnArrays(JournalRows("a halo exchange", journal, part.owned.numpy(), nodes_of(part).numpy()))
-    return _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)} | {"exchange": operator})
+    changed = {"exchange": _halo_exchange(arrays, journal)}
+    return _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)} | changed)
+
+
+def _halo_exchange(part: Part, journal: Journal) -> _OnArrays:
+    return _OnArrays(JournalRows("a halo exchange", journal, part.owned, np.concatenate([part.owned, part.halo])))
 
 
 class _Watch(TorchFunctionMode):

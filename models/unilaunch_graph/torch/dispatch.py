@@ -7,7 +7,8 @@ model runs in this thread. Signature, source, defaults and name stay the functio
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature
 from types import FunctionType
@@ -40,6 +41,22 @@ class _Running(threading.local):
 RUNNING = _Running()
 
 
+def current(part: GraphPart) -> GraphPart:
+    """Return the part on which a layer runs that is distributed on *part*: within some, that is its reversed part."""
+    running = RUNNING.part
+    return part if running is None or running.directory is not part.directory else running
+
+
+@contextmanager
+def running_on(part: GraphPart) -> Iterator[None]:
+    """Let a layer run on *part*, which is the reversed one of that on which it is distributed."""
+    before, RUNNING.part = RUNNING.part, part
+    try:
+        yield
+    finally:
+        RUNNING.part = before
+
+
 def on_part(function: Callable[P, T], part: GraphPart | None) -> Callable[P, T]:
     """Return *function*, during whose calls PyG's functions are those of *part*; None: they are as PyG wrote them.
 
@@ -49,7 +66,7 @@ def on_part(function: Callable[P, T], part: GraphPart | None) -> Callable[P, T]:
     @wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> T:
         before = RUNNING.part
-        RUNNING.part = None if ON_BLOCK.get() else part
+        RUNNING.part = None if part is None or ON_BLOCK.get() else current(part)
         try:
             return function(*args, **options)
         finally:

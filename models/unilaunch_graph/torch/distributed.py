@@ -18,7 +18,7 @@ from unilaunch_graph.network.functions import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending, may_attend
 from unilaunch_graph.torch.check_runs import MAIN, Entry
-from unilaunch_graph.torch.dispatch import RUNNING, install, on_part
+from unilaunch_graph.torch.dispatch import RUNNING, current, install, on_part
 from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
@@ -27,6 +27,7 @@ from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropou
 from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
+from unilaunch_graph.torch.reversal import turning
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
 from unilaunch_graph.torch.sums import message_of, sum_rows
 
@@ -42,9 +43,10 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
 
     The model is called with the part's rows: `model(part.x, part.edge_index)` returns one row for each owned node, and
     together the ranks' rows are those of one process on the whole graph. The model is changed in place: each layer
-    that passes messages (PyG's `MessagePassing`, the user's own too) gets the rows of the sources from their owners;
-    degrees and the statistics of normalisations are the whole graph's. Parameters and buffers move to the part's
-    device, and become rank 0's. The keys of its state stay the same.
+    that passes messages (PyG's `MessagePassing`, the user's own too) gets the rows of the sources from their owners,
+    against the edges where it is called with `edge_index.flip(0)`; degrees and the statistics of normalisations are the
+    whole graph's. Parameters and buffers move to the part's device, and become rank 0's. The keys of its state stay the
+    same.
 
     Before the first forward, in training and in evaluation mode, `ug.torch.check` looks at the model: where its numbers
     in three parts of a small graph differ from those on the whole, it is refused, and on one rank there is a warning.
@@ -98,6 +100,7 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _exchange_sources(module, name, part)
         if attends:
             _bind(module, "forward", attending(module, part), part)
+        _bind(module, "forward", turning(module.forward.__func__, part), part)
         if attends or sums:  # a compiler would see PyG's messages, and what takes their place is quicker
             uncompiled: Any = torch.compiler.disable
             _bind(module, "forward", uncompiled(module.forward.__func__), part)
@@ -180,21 +183,21 @@ class _SourcesAndTargets(tuple[torch.Tensor, torch.Tensor]):
 def _with_sources(
     method: FunctionType, lifted: set[str], name: str, part: GraphPart, *, may_sum: bool
 ) -> Callable[..., torch.Tensor]:  # fmt: skip
-    sizes = (part.num_owned + part.num_halo, part.num_owned)
-
     def propagate(self: MessagePassing, edge_index: Any, size: Any = None, **rows: Any) -> torch.Tensor:
         if ON_BLOCK.get():
             alone: torch.Tensor = method(self, edge_index, size=size, **rows)
             return alone
         if type(edge_index) is not torch.Tensor or isinstance(edge_index, EdgeIndex) or edge_index.is_sparse:
             raise SpecError(f"{name}: edges are given as {type(edge_index).__name__}: expected part.edge_index")
+        here = current(part)
         if size is not None and any(given not in {None, part.num_owned} for given in size):
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
-            rows[argument] = _sources_and_targets(rows[argument], f"{name}: {argument}", self.node_dim, part)
-        summed: torch.Tensor | None = sum_rows(self, edge_index, rows, part) if may_sum else None
+            rows[argument] = _sources_and_targets(rows[argument], f"{name}: {argument}", self.node_dim, here)
+        summed: torch.Tensor | None = sum_rows(self, edge_index, rows, here) if may_sum else None
         if summed is not None:
             return summed
+        sizes = (here.num_owned + here.num_halo, here.num_owned)
         with edges_of_layer(edge_index):
             out: torch.Tensor = method(self, edge_index, size=sizes, **rows)
         return out
@@ -322,11 +325,12 @@ def _explain(error: Exception, part: GraphPart) -> None:
         return
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     of_layers = (frame for frame in frames if str(frame.f_globals.get("__name__")).startswith(_LAYERS))
-    if any(_has_other_targets(frame.f_locals.get("edge_index"), part) for frame in of_layers):
+    edges = [frame.f_locals["edge_index"] for frame in of_layers if "edge_index" in frame.f_locals]
+    if edges and _has_other_targets(edges[-1], part):  # a model around the layer may have edge_index.flip(0)
         raise SpecError(
-            "edge_index has edges into nodes of other ranks, such as edge_index.flip(0) makes, or add_self_loops "
-            "outside of a model: a part holds the edges into its nodes only: make the graph undirected, or turn its "
-            "edges round, before ug.load; give add_self_loops num_nodes=part.num_owned"
+            "edge_index has edges into nodes of other ranks, and a part holds the edges into its nodes: expected "
+            "part.edge_index, or edge_index.flip(0) with all edges and no others, as an argument of a layer; give "
+            "add_self_loops num_nodes=part.num_owned"
         ) from error
     if not isinstance(error, ValueError):
         error.add_note(

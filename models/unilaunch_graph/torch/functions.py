@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo, sum_halo
-from unilaunch_graph.torch.dispatch import OnPart
+from unilaunch_graph.torch.dispatch import OnPart, current
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
 
@@ -253,7 +253,7 @@ class OwnedRows(torch.Tensor):
     @override
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__ and isinstance(args[0], cls) and _is_edge_index(args[1]):
-            return halo(args[0].as_subclass(torch.Tensor), args[0].part)[args[1]]
+            return halo(args[0].as_subclass(torch.Tensor), current(args[0].part))[args[1]]
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if func.__name__ in _STATISTICS and len(tensors) == 1:  # max(degrees, others) is of each node
             raise SpecError(_OF_OWN.format(func.__name__))

@@ -2,7 +2,7 @@
 
 import operator
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -15,14 +15,15 @@ from torch.autograd import forward_ad
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces.linear import Transposed
+from unilaunch.interfaces.linear import LinearOperator, Transposed
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of, without_rows
 from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
+from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.ranks import Ranks
-from unilaunch_graph.torch.tensor_halo import TensorFetch, TensorHalo
+from unilaunch_graph.torch.tensor_halo import TensorEdges, TensorFetch, TensorHalo
 from unilaunch_torch.linear import apply
 
 
@@ -70,6 +71,19 @@ def version_of(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor._version, tensor.data_ptr()  # noqa: SLF001  (torch has no other name for it)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What makes the reversed part of a part: the same nodes, and the edges out of them, turned round.
+
+    Attributes:
+        fields: Where the reversed part differs: `dataclasses.replace(part, **fields)`. Its edges have no rows.
+        edges: Takes rows of the part's edges, as an operator; returns those of the reversed part's.
+    """
+
+    fields: Mapping[str, Any]
+    edges: LinearOperator
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
@@ -77,6 +91,8 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     exchange: TensorHalo = field(repr=False)
     #: The halo of *x* and the normalisations of the edges, which seldom change.
     cache: dict[Hashable, CacheEntry] = field(default_factory=dict, repr=False)
+    #: At most one, made when it is first needed.
+    turns: list[Turn] = field(default_factory=list, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -113,6 +129,45 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
                 entry = self.cache[key] = CacheEntry.of(inputs, compute())
         outputs: Any = entry.outputs
         return outputs  # type: ignore[no-any-return]
+
+    def turn(self) -> Turn:
+        """Return what makes the reversed part, made in the first call. All ranks must call this.
+
+        Raises:
+            SpecError: *edge_index* has been written to.
+        """
+        if not self.edge_index.is_inference() and self.edge_index._version:  # noqa: SLF001  (as in `version_of`)
+            raise SpecError(
+                "edge_index.flip(0) of a part.edge_index that has been written to: expected the edges that were loaded"
+            )
+        if not self.turns:
+            leaving = leaving_edges(self.arrays)
+            arrived, counts = self._arriving(leaving)
+            turned = reverse_part(self.arrays, leaving, arrived, counts)
+            with torch.inference_mode(mode=False):  # as in `cached`
+                exchange, edges = self._turned_exchanges(turned, leaving, counts)
+                edge_index = torch.from_numpy(turned.ends).to(self.device)
+            fields = {
+                "edge_index": edge_index, "num_halo": turned.part.num_halo, "arrays": turned.part,
+                "exchange": exchange, "cache": {}, "turns": [],
+                "edge_weight": None, "edge_attr": None, "edge_type": None, "edge_arrays": {},
+            }  # fmt: skip
+            back = {name: getattr(self, name) for name in fields}
+            fields["turns"].append(Turn(back, Transposed(edges)))
+            self.turns.append(Turn(fields, edges))
+        return self.turns[0]
+
+    def _arriving(self, leaving: Leaving) -> tuple[NDArray[Any], list[int]]:
+        """Return the edges that come to this rank, and how many of each rank."""
+        once = [1] * self.world_size
+        counts = self.ranks.swap(leaving.counts, once, once).tolist()
+        return self.ranks.swap(leaving.rows, leaving.counts.tolist(), counts), counts
+
+    def _turned_exchanges(self, turned: Reversed, leaving: Leaving, counts: list[int]) -> tuple[Any, LinearOperator]:
+        """Return the halo exchange of the reversed part, and the exchange of rows of edges."""
+        order, places = (torch.from_numpy(array).to(self.device) for array in (leaving.order, turned.places))
+        sent = TensorFetch(order, leaving.counts.tolist(), counts, len(order), self.ranks)
+        return TensorHalo.of(turned.part, self.ranks), TensorEdges(sent, places)
 
     @property
     @override
@@ -227,14 +282,13 @@ def make_part(
 
     edges = merge_in_edges(part)
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)])), Purpose.LOAD).item() > 0
-    every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
         **fields_of(
             part, ranks, edges, TensorTypes(tensor, floats, features, tensor, tensor, sparse), is_weighted=is_weighted
         ),
         owned=tensor(part.owned),
         arrays=without_rows(part),
-        exchange=TensorHalo(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks),
+        exchange=TensorHalo.of(part, ranks),
     )
     _EDGES[id(made.edge_index)] = made.edge_index
     return made
@@ -249,3 +303,10 @@ def is_of_part(value: object) -> bool:
 def is_of_another_part(value: Any, part: GraphPart) -> bool:
     """Return whether *value* is the edge_index of a part with other edges: its halo rows are not those of *part*."""
     return is_of_part(value) and not torch.equal(value, part.edge_index)
+
+
+def is_flip(edges: torch.Tensor, part: GraphPart) -> bool:
+    """Return whether these are the part's edges with both ends exchanged, in their order."""
+    own = part.edge_index
+    are_alike = (edges.shape, edges.dtype, edges.device) == (own.shape, own.dtype, own.device)
+    return are_alike and torch.equal(edges[0], own[1]) and torch.equal(edges[1], own[0])

@@ -25,7 +25,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
-from unilaunch_graph.torch.dispatch import RUNNING, on_part
+from unilaunch_graph.torch.dispatch import RUNNING, current, on_part
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import ON_BLOCK
 
@@ -88,7 +88,7 @@ class Dropouts(TorchFunctionMode):
         self.part, self.name, self.seed, self.place = part, name, seed, _Place()
         self.outer: list[Dropouts | None] = []
         self.told: set[str] = set()
-        self.lists: dict[int, tuple[torch.Tensor, Ids]] = {}
+        self.lists: dict[tuple[int, int], tuple[torch.Tensor, Ids]] = {}
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Return the dropouts of a copy of the model, at the same place."""
@@ -186,29 +186,32 @@ class Dropouts(TorchFunctionMode):
         return 0, (torch.arange(shape[0], device=self.part.device) + (self.part.rank << 40),)
 
     def _nodes(self, length: int) -> torch.Tensor | None:
-        part = self.part
+        part = current(self.part)
         if length == part.num_owned:
             return part.owned
         return _nodes_with_halo(part) if length == part.num_owned + part.num_halo else None
 
     def _known_edges(self) -> list[torch.Tensor]:
         """Return the part's edges, and those with the loops of a normalisation, whose weights are dropped (APPNP)."""
-        made = (tensor for entry in self.part.cache.values() for tensor in entry.outputs)
-        return [self.part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
+        part = current(self.part)
+        made = (tensor for entry in part.cache.values() for tensor in entry.outputs)
+        return [part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
 
     def _ends(self, edges: torch.Tensor) -> Ids:
         """Return both ends of each edge as global ids, and how many of the same ends stand before it."""
-        known = self.lists.get(edges.shape[1])
+        part = current(self.part)
+        key = id(part.edge_index), edges.shape[1]
+        known = self.lists.get(key)
         if (
             known is not None and edges.device.type == "cpu" and torch.equal(known[0], edges)
         ):  # a GPU would be waited for
             return known[1]
-        sources, targets = _nodes_with_halo(self.part)[edges]
-        ids = sources, targets, _repeats(edges, self.part.num_owned + self.part.num_halo)
+        sources, targets = _nodes_with_halo(part)[edges]
+        ids = sources, targets, _repeats(edges, part.num_owned + part.num_halo)
         if len(self.lists) >= _MOST_LISTS:
             self.lists.clear()
         if edges.device.type == "cpu":
-            self.lists[edges.shape[1]] = edges.clone(), ids
+            self.lists[key] = edges.clone(), ids
         return ids
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

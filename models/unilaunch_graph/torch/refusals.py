@@ -45,7 +45,6 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
         "it takes nodes of several types: a part holds nodes of one type",
     ),
     **dict.fromkeys([models.MetaPath2Vec, models.Node2Vec], "it draws random walks in the whole graph"),
-    conv.DirGNNConv: "it sends messages against the edges too, and a part holds the edges into its nodes only",
     conv.HypergraphConv: "its edges join many nodes: a part holds edges between two nodes",
     conv.MeshCNNConv: "the order of a node's edges has a meaning for it, and parts sort them",
     conv.PANConv: "it multiplies the whole adjacency matrix with itself",

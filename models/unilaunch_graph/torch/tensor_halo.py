@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from unilaunch_graph.partition.part import Part
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -26,6 +28,12 @@ class TensorHalo:
     send_counts: list[int]
     receive_counts: list[int]
     ranks: Ranks
+
+    @classmethod
+    def of(cls, part: Part, ranks: Ranks) -> "TensorHalo":
+        """Return the exchange of a part."""
+        every, counts = torch.from_numpy(part.send_rows.astype(np.int64)).to(ranks.device), part.send_counts.tolist()
+        return cls(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks)
 
     def matmat(self, rows: torch.Tensor) -> torch.Tensor:
         """Return owned and halo rows in new memory: autograd's saved tensors are never overwritten."""
@@ -83,6 +91,27 @@ class TensorFetch:
         arrived = rows.new_empty((sum(receive_counts), *rows.shape[1:]))
         self.ranks.exchange(rows, send_counts, arrived, receive_counts, Purpose.FETCH).wait()
         return arrived
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEdges:
+    """(edges into the owned nodes, ...) -> (edges out of them, ...), of the reversed part. The transpose brings back.
+
+    Attributes:
+        leaving: Brings each edge's row to the owner of the edge's source.
+        places: The place of each edge of the reversed part among those that arrive; none twice. int64
+    """
+
+    leaving: TensorFetch
+    places: torch.Tensor
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the reversed part's edges, in new memory."""
+        return self.leaving.matmat(rows).index_select(0, self.places)
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the part's edges, in new memory."""
+        return self.leaving.rmatmat(torch.empty_like(rows).index_copy_(0, self.places, rows))
 
 
 def add_in_order(total: torch.Tensor, rows: Sequence[torch.Tensor], addends: Sequence[torch.Tensor]) -> None:

@@ -133,6 +133,7 @@ CASES: dict[str, Case] = {
     "PointGNNConv": Case(
         lambda: nn.PointGNNConv(_mlp(W, 3), _mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
     ),
+    "DirGNNConv": Case(lambda: nn.DirGNNConv(nn.GCNConv(W, W))),
     "AntiSymmetricConv": Case(lambda: nn.AntiSymmetricConv(W, num_iters=2)),
     "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), _weighted),
     "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), _attributed),
