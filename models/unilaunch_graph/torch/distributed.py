@@ -72,6 +72,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     checked = Check(model, part) if check else None
     model.to(part.device)
     install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
+    # What is bound last runs first: the watch, the dropouts, the part for PyG's functions, then the user's forward.
     for name, module in modules:
         _distribute_one(module, name or "the model", part)
         if module not in in_layers:  # it is called by its layer
