@@ -115,8 +115,9 @@ speed() { # the larger graphs are made meanwhile
 }
 
 prepare() { # prepare SHAPE KIND...: graph and partitions on the CPU, in the background, with the log in $folder
-    nice "$python" benchmarks/gpu.py --prepare --graphs "$1" --kinds "${@:2}" --folder "$folder" "${nodes[@]}" \
-        >"$folder/$1.log" 2>&1 && touch "$folder/$1.made" &
+    # It goes on when this script ends: the next call waits for it at the lock, and finds it made.
+    setsid nice flock "$folder/$1.lock" bash -c '[ -e "$0.made" ] || { "$@" >"$0.log" 2>&1 && touch "$0.made"; }' \
+        "$folder/$1" "$python" benchmarks/gpu.py --prepare --graphs "$1" --kinds "${@:2}" --folder "$folder" "${nodes[@]}" &
 }
 
 made() { # wait until the graph $1 is made, while there is time

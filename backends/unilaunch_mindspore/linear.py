@@ -46,7 +46,8 @@ class Folded:
         return self._fold(self.operator.rmatmat, rows)
 
     def _fold(self, function: Callable[[Any], NDArray[Any]], rows: NDArray[Any]) -> NDArray[Any]:
-        return function(as_matrix(rows)).reshape(-1, *rows.shape[1:])
+        found = function(as_matrix(rows))
+        return found.reshape(len(found), *rows.shape[1:])
 
 
 def as_matrix(rows: NDArray[Any]) -> NDArray[Any]:

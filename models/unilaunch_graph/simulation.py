@@ -305,7 +305,8 @@ class Journal:
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = num_nodes
         self.entries: list[_Entry] = []
-        self.is_written, self.at = False, 0
+        self.flips: list[bool] = []
+        self.is_written, self.at, self.asked = False, 0, 0
 
     def rows(self, kind: str, rows: NDArray[Any], owned: Ids, count: int) -> NDArray[Any]:
         """Send the rows of this rank's nodes, or edges. Return the rows of all of them. (count, ...)"""
@@ -326,6 +327,17 @@ class Journal:
             entry.sent[...] = numbers
         return self._received(entry)
 
+    def agreed(self, *, is_here: bool, tells: bool) -> bool:
+        """Return whether a layer is called with flipped edges: what the rank says if its edges tell, or the first run.
+
+        Nothing is exchanged: real ranks whose edges all tell do not ask each other.
+        """
+        if not self.is_written:
+            self.flips.append(is_here)
+        first_run = self.flips[self.asked : self.asked + 1]
+        self.asked += 1
+        return is_here if tells or not first_run else first_run[0]
+
     def end(self) -> None:
         """Note that a rank's run has ended.
 
@@ -334,14 +346,14 @@ class Journal:
         """
         if self.at < len(self.entries):
             raise OtherExchangesError(f"it leaves out {self.entries[self.at].kind}, which one process makes")
-        self.at, self.is_written = 0, True
+        self.at, self.asked, self.is_written = 0, 0, True
 
     def turn(self, tolerance: float) -> bool:
         """Let the next runs receive what has been sent. Return whether that is what was received, but for rounding."""
         is_settled = all(is_close(entry.sent, entry.received, tolerance) for entry in self.entries)
         for entry in self.entries:
             entry.received, entry.sent = entry.sent, np.zeros_like(entry.sent)
-        self.at = 0
+        self.at = self.asked = 0
         return is_settled
 
     def _next(self, kind: str, nothing: NDArray[Any]) -> _Entry:

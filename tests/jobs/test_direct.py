@@ -34,6 +34,14 @@ def test_a_script_needs_nothing_but_python(tmp_path: Path) -> None:
     assert logs == [[[str(rank), "5", str(rank), "5", None, None], ["--lr", "0.1"]] for rank in range(5)]
 
 
+def test_ranks_that_would_each_start_the_job_are_refused(tmp_path: Path) -> None:
+    """The ranks' program is `launch` itself; a script of theirs may start other jobs."""
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    job = _launch("-n 2 -m unilaunch launch -n 1 --output-dir inner train.py", tmp_path)
+    assert (job.returncode, "has started 2 processes of `unilaunch launch`" in job.console) == (2, True)
+    assert "trained" not in job.console
+
+
 def test_the_line_of_a_dry_run_can_be_typed_and_holds_no_secret(tmp_path: Path) -> None:
     """It starts the same ranks in the same way."""
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['RANK'], os.environ['API_KEY'])\n")

@@ -81,8 +81,8 @@ def _store(said: str) -> Sequence[str]:
     if "EADDRINUSE" not in said or "DistNetworkError" not in said:
         return []
     words = (
-        "at MASTER_PORT rank 0 itself serves the store: a script that starts the training as a child process must "
-        "become it (os.execv), and a group of child processes alone must take another port"
+        "if the port is MASTER_PORT, rank 0 itself serves the store there: a script that starts the training as a "
+        "child process must become it (os.execv), and a group of child processes alone must take another port"
     )
     return [words]
 

@@ -61,7 +61,7 @@ _HABITS: Mapping[str, Habit] = {
     **dict.fromkeys(("gpus", "G", "gres"), Instead("type the GPUs of each node: --gpus-per-node 4")),
     **{name: Same("--sbatch", f"--{name}={{}}") for name in _AS_THEY_ARE},
     **{short: Same("--sbatch", f"--{name}={{}}") for short, name in _SHORT.items()},
-    "exclusive": Same("--sbatch", "--exclusive", takes=0),
+    "exclusive": Instead("type --sbatch --exclusive, or --sbatch --exclusive=user"),
 }  # fmt: skip
 
 Time = Annotated[str, written_as(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", "written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS")]

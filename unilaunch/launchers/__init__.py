@@ -15,7 +15,7 @@ from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.launchers.ancestry import Ancestor, Daemon, ancestors
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
-from unilaunch.spec.variables import MONITOR, is_of_a_service
+from unilaunch.spec.variables import COPIES, MONITOR, is_of_a_service
 
 
 class Evidence(Record):
@@ -120,6 +120,12 @@ def refuse_copies(environ: Mapping[str, str], command: str) -> None:
         EnvironmentMismatchError: It has.
     """
     parent, found = next(ancestors(), None), next((one for one in survey(environ) if one.chosen), None)
+    agent, _, number = environ.get(COPIES, "").partition(" ")
+    if parent and agent == str(parent.pid) and number != "1":
+        raise EnvironmentMismatchError(
+            f"unilaunch launch has started {number} processes of `{command}`, and each would start the whole job: type "
+            f"`{command}` alone"
+        )
     if found and known()[found.name].is_unseen and (copies := known()[found.name].copies(environ)) > 1:
         raise EnvironmentMismatchError(
             f"{known()[found.name].title} has started {copies} processes of `{command}`, one in each pod, and each "

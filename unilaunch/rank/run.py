@@ -29,7 +29,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch.rendezvous.rendezvous import join, join_mpi
 from unilaunch.spec.redaction import redact_words
 from unilaunch.spec.task import Task
-from unilaunch.spec.variables import KEY, MONITOR, SPEC, WINDOWS, attempt_of, describe_services
+from unilaunch.spec.variables import COPIES, KEY, MONITOR, SPEC, WINDOWS, attempt_of, describe_services
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         number = found.rank
         if found.name == "direct":  # no mpirun has started this rank
             stays_until = 0.0
+            os.environ[COPIES] = f"{os.getppid()} {found.size}"  # noqa: TID251  (for `launchers.refuse_copies`)
         if number == 0 and MONITOR not in environ and (line := describe_services(environ)):
             say(line)
         allow_files(_FILES * (found.size or 1))

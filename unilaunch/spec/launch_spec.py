@@ -109,7 +109,9 @@ class LaunchSpec(RunSpec, MpiSpec):
     hostfile: Path | None = Field(default=None, description="hosts and their slots, in a file")
     hosts: str | None = Field(default=None, min_length=1, description="hosts and their slots: a:4,b:4")
     grace: float = Field(
-        default=30.0, ge=0, description="seconds that the ranks have to end after SIGTERM, SIGINT or SIGHUP to launch"
+        default=30.0,
+        ge=0,
+        description="seconds that ranks have to end after SIGTERM, SIGINT or SIGHUP to launch, or to save after a failure",
     )
     max_restarts: int = Field(
         default=0,

@@ -16,6 +16,8 @@ VARIABLE_PREFIX = "UNILAUNCH_"
 MONITOR = "_UNILAUNCH_MONITOR"
 #: The finished spec; if it is set, a rank reads no option and no UNILAUNCH_ variable.
 SPEC = "_UNILAUNCH_SPEC"
+#: In a direct start: the agent of a rank, and how many ranks there are: "4711 8".
+COPIES = "_UNILAUNCH_COPIES"
 #: A secret key that the engine of a job file gives to every rank of the job; it may be the same for each attempt.
 KEY = "_UNILAUNCH_KEY"
 #: Rows and columns of the terminals on which rank 0's output is shown, as JSON, for its agent.

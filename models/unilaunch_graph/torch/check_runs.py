@@ -26,7 +26,7 @@ from unilaunch_graph.simulation import NUM_PARTS, ROUNDINGS, Journal, JournalRow
 from unilaunch_graph.torch.check_inputs import Inputs, OnPart, edges_of, leaves_of
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.portable_dropout import DROPOUTS
-from unilaunch_graph.torch.ranks import HALVES, Ranks
+from unilaunch_graph.torch.ranks import HALVES, Ranks, tells_flip
 from unilaunch_torch.linear import OnHost, apply
 
 #: Parameters of a model that is checked take so many bytes in float64.
@@ -191,6 +191,11 @@ class _Ranks(Ranks):
     @override
     def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
         return is_here
+
+    @override
+    def agree_on_flip(self, *, is_here: bool, edges: torch.Tensor | None) -> bool:
+        tells = edges is None or tells_flip(edges)
+        return is_here if self.journal is None else self.journal.agreed(is_here=is_here, tells=tells)
 
     @override
     def broadcast(self, tensor: torch.Tensor, purpose: Purpose = Purpose.DISTRIBUTE) -> None:

@@ -22,7 +22,7 @@ from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.ranks import Ranks, tells_flip
 from unilaunch_graph.torch.tensor_halo import TensorEdges, TensorFetch, TensorHalo
 from unilaunch_torch.linear import apply
 
@@ -89,6 +89,8 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
 
     exchange: TensorHalo = field(repr=False)
+    #: Whether the edges of every rank differ from their flip.
+    all_tell: bool = field(repr=False)
     #: The halo of *x* and the normalisations of the edges, which seldom change.
     cache: dict[Hashable, CacheEntry] = field(default_factory=dict, repr=False)
     #: At most one, made when it is first needed.
@@ -99,8 +101,10 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         """Where the tensors are."""
         return self.ranks.device
 
-    def to(self, device: "torch.device | str | int") -> "GraphPart":
+    def to(self, device: "torch.device | str | int", *_: Any, **__: Any) -> "GraphPart":
         """Return the part itself: `ug.load` has put its tensors on the device of this rank.
+
+        Other arguments are those of PyG's `Data.to`.
 
         Raises:
             SpecError: *device* is another one.
@@ -150,6 +154,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
             fields = {
                 "edge_index": edge_index, "num_halo": turned.part.num_halo, "arrays": turned.part,
                 "exchange": exchange, "cache": {}, "turns": [],
+                "all_tell": not self.ranks.any(is_here=not tells_flip(edge_index)),
                 "edge_weight": None, "edge_attr": None, "edge_type": None, "edge_arrays": {},
             }  # fmt: skip
             back = {name: getattr(self, name) for name in fields}
@@ -281,14 +286,20 @@ def make_part(
             return torch.sparse_csr_tensor(*entries, size=matrix.shape, check_invariants=False)
 
     edges = merge_in_edges(part)
-    is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)])), Purpose.LOAD).item() > 0
+    here = len(edges.weights), np.array_equal(*edges.ends)
+    num_weights, cannot_tell = ranks.all_reduce(tensor(np.array(here, np.int64)), Purpose.LOAD).tolist()
     made = GraphPart(
         **fields_of(
-            part, ranks, edges, TensorTypes(tensor, floats, features, tensor, tensor, sparse), is_weighted=is_weighted
+            part,
+            ranks,
+            edges,
+            TensorTypes(tensor, floats, features, tensor, tensor, sparse),
+            is_weighted=num_weights > 0,
         ),
         owned=tensor(part.owned),
         arrays=without_rows(part),
         exchange=TensorHalo.of(part, ranks),
+        all_tell=not cannot_tell,
     )
     _EDGES[id(made.edge_index)] = made.edge_index
     return made

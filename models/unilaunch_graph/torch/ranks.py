@@ -100,6 +100,19 @@ class Ranks(ScriptRanks):
         """Return whether something is so on any rank. All ranks must call this."""
         return bool(self.all_reduce(torch.tensor([int(is_here)], device=self.device), purpose).item())
 
+    def agree_on_flip(self, *, is_here: bool, edges: torch.Tensor | None) -> bool:
+        """Return whether a layer is called with the flip of the part's edges.
+
+        Args:
+            is_here: Whether it is, by the numbers of this rank.
+            edges: None: every rank can tell. Or the part's edges; then all ranks must call this. int64 (2, edges)
+        """
+        if edges is None or self.size == 1:
+            return is_here
+        votes = torch.tensor([is_here, not is_here and tells_flip(edges)], dtype=torch.int64, device=self.device)
+        some, others = self.all_reduce(votes, Purpose.DISTRIBUTE).tolist()
+        return some > 0 and not others
+
     def collect(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""
         counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
@@ -142,3 +155,8 @@ class Ranks(ScriptRanks):
     def _buffer(self, tensor: torch.Tensor) -> Any:
         """Return the tensor as the collectives take it; nothing is copied."""
         return tensor.detach().numpy() if self.device.type == "cpu" else tensor.detach()
+
+
+def tells_flip(edges: torch.Tensor) -> bool:
+    """Return whether these edges differ from their flip: one of them is no loop. (2, edges)"""
+    return not torch.equal(edges[0], edges[1])

@@ -1,7 +1,7 @@
 """Layers that are called with `edge_index.flip(0)`, under `distribute`: they run on the reversed part.
 
 The edges are told by their numbers, whatever has turned them round. A part without edges, or with loops alone, cannot
-tell, so the ranks ask each other; not where a layer is called with `part.edge_index` itself.
+tell: in such a graph the ranks ask each other at each call of a layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +37,9 @@ def turning(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
         if not is_eager() or ON_BLOCK.get():
             return method(self, *args, **options)
         here = current(part)
-        others = [one for one in (*args, *options.values()) if _are_edges(one) and not is_same(one, here.edge_index)]
-        if not any(_are_turned(one, here) for one in others):
+        given = (one for one in (*args, *options.values()) if _are_edges(one))
+        is_here = any(_are_turned(one, here) for one in given)
+        if not here.ranks.agree_on_flip(is_here=is_here, edges=None if here.all_tell else here.edge_index):
             return method(self, *args, **options)
         turned, given = _turned(_named(self, args, options), here)
         with running_on(turned):
@@ -59,13 +60,12 @@ def _are_edges(value: Any) -> bool:
 
 
 def _are_turned(edges: torch.Tensor, part: GraphPart) -> bool:
-    """Return whether these are the flip of the edges on all ranks, which ask each other once for each tensor."""
+    """Return whether these are the flip of the part's edges, and not the same."""
+    if is_same(edges, part.edge_index):
+        return False
     made = made_of(edges)
     if "turned" not in made or made["turned"][0] is not part.edge_index:
-        is_here = is_flip(edges, part)
-        votes = torch.tensor([is_here and not torch.equal(edges, part.edge_index), not is_here], device=part.device)
-        some, others = part.ranks.all_reduce(votes.long(), Purpose.DISTRIBUTE).tolist()
-        made["turned"] = part.edge_index, some > 0 and not others
+        made["turned"] = part.edge_index, is_flip(edges, part) and not torch.equal(edges, part.edge_index)
     are_turned: bool = made["turned"][1]
     return are_turned
 
@@ -83,7 +83,7 @@ def _turned(given: Sequence[tuple[str, Any]], part: GraphPart) -> tuple[GraphPar
     for (name, value), is_of_edges in zip(given, _are_of_edges(given, part), strict=True):
         turned = value
         if _are_edges(value):
-            if is_same(value, part.edge_index) or not _are_turned(value, part):
+            if is_same(value, part.edge_index) or not is_flip(value, part):
                 raise SpecError(f"{name}: a layer is called with edge_index.flip(0) and other edges: call it twice")
             turned = turn.fields["edge_index"]
         elif is_of_edges:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric import nn
-from torch_geometric.utils import degree
+from torch_geometric.utils import contains_self_loops, degree, remove_self_loops
 from typing_extensions import override
 
 from models.graph.test_portable_dropout import Net, train
@@ -271,7 +271,7 @@ class Scores(nn.MessagePassing):  # type: ignore[misc]
 
 
 def _without_some(part: GraphPart) -> torch.Tensor:
-    return part.edge_index.flip(0)[:, part.rank :]
+    return part.edge_index.flip(0)[:, part.rank + 1 :]
 
 
 def _written(part: GraphPart) -> torch.Tensor:
@@ -335,3 +335,32 @@ def test_predictions_against_the_edges() -> None:
             ug.predict([model], part)
 
     on_parts(WHOLE, 2, work)
+
+
+class WithoutLoops(torch.nn.Module):
+    """Makes new edges on the ranks alone whose edges have loops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.SAGEConv(WIDTH, 4)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        if contains_self_loops(edge_index):
+            edge_index, _ = remove_self_loops(edge_index)
+        return self.conv(x, edge_index)
+
+
+def test_ranks_that_change_their_edges_may_be_some_of_all() -> None:
+    """Which edges a layer is called with is then no question to the other ranks."""
+    model = WithoutLoops()
+    loop = torch.zeros(2, 1, dtype=torch.int64)  # of node 0, which rank 0 owns
+    ends = torch.cat([loop, WHOLE.edge_index[:, WHOLE.edge_index[0] != WHOLE.edge_index[1]]], 1)
+    graph = replace(WHOLE.graph, **edges_as_given(*ends.numpy(), len(WHOLE.x), None, {})._asdict())
+    expected = model(WHOLE.x, ends)
+
+    def work(part: GraphPart) -> None:
+        found = ug.distribute(copy.deepcopy(model), part)(part.x, part.edge_index)
+        torch.testing.assert_close(found, expected[part.owned], rtol=0, atol=1e-10)
+
+    on_parts(replace(WHOLE, graph=graph, edge_weight=None), 3, work)
