@@ -111,7 +111,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     grace: float = Field(
         default=30.0,
         ge=0,
-        description="seconds that ranks have to end after SIGTERM, SIGINT or SIGHUP to launch, or to save after a failure",
+        description="seconds that ranks have to end after SIGTERM, SIGINT or SIGHUP to launch, or after a failure",
     )
     max_restarts: int = Field(
         default=0,

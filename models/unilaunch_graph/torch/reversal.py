@@ -37,8 +37,7 @@ def turning(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
         if not is_eager() or ON_BLOCK.get():
             return method(self, *args, **options)
         here = current(part)
-        given = (one for one in (*args, *options.values()) if _are_edges(one))
-        is_here = any(_are_turned(one, here) for one in given)
+        is_here = any(_are_turned(one, here) for one in (*args, *options.values()) if _are_edges(one))
         if not here.ranks.agree_on_flip(is_here=is_here, edges=None if here.all_tell else here.edge_index):
             return method(self, *args, **options)
         turned, given = _turned(_named(self, args, options), here)

@@ -356,11 +356,11 @@ def test_ranks_that_change_their_edges_may_be_some_of_all() -> None:
     model = WithoutLoops()
     loop = torch.zeros(2, 1, dtype=torch.int64)  # of node 0, which rank 0 owns
     ends = torch.cat([loop, WHOLE.edge_index[:, WHOLE.edge_index[0] != WHOLE.edge_index[1]]], 1)
-    graph = replace(WHOLE.graph, **edges_as_given(*ends.numpy(), len(WHOLE.x), None, {})._asdict())
+    graph = replace(WHOLE.graph, **edges_as_given(ends[0].numpy(), ends[1].numpy(), len(WHOLE.x))._asdict())
     expected = model(WHOLE.x, ends)
 
     def work(part: GraphPart) -> None:
         found = ug.distribute(copy.deepcopy(model), part)(part.x, part.edge_index)
         torch.testing.assert_close(found, expected[part.owned], rtol=0, atol=1e-10)
 
-    on_parts(replace(WHOLE, graph=graph, edge_weight=None), 3, work)
+    on_parts(replace(WHOLE, graph=graph), 3, work)
