@@ -111,7 +111,7 @@ ANSWERED = [
     ("launch -n 2 --use_deepspeed train.py", "Accelerator(deepspeed_plugin=DeepSpeedPlugin("),
     ("launch -n 2 --mixed_precision bf16 train.py", "type -x ACCELERATE_MIXED_PRECISION=bf16"),
     ("launch --worker_num 4 --local_worker_num 2 train.py", "say how many nodes there are: --nnodes"),
-    ("launch --nnodes 1:4 --nproc_per_node 2 train.py", "--nnodes: must be a whole number, not '1:4'"),
+    ("launch --nnodes 1:4 --nproc_per_node 2 train.py", "--nnodes: must be one number (a job that may lose hosts: "),
     ("launch --nproc_per_node gpu train.py", "no device is visible here: give a number, or -n cpu"),
     ("launch -n 2 -n 3 train.py", "2 and 3 ranks: give one number, -n"),
     ("launch -n 2 --oversubscribe=true train.py", "--oversubscribe=true: this option takes no value: type"),
