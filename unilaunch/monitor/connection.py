@@ -18,9 +18,9 @@ from unilaunch.machine.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
 from unilaunch.record import Record
 
-#: Bytes of the kernel's tcp_info, and two offsets in it: of the number of unacknowledged segments, and of the
-#: milliseconds since the last acknowledgement.
-_INFO, _UNACKED, _LAST_ACK = 60, 24, 56
+#: Bytes of the kernel's tcp_info, and three offsets in it: of the number of unacknowledged segments, and of the
+#: milliseconds since the last data and the last acknowledgement arrived.
+_INFO, _UNACKED, _LAST_DATA, _LAST_ACK = 60, 24, 52, 56
 #: Seconds without an acknowledgement after which a host may be lost: the kernel sends one probe each second.
 _WORRY = 3.0
 _PROBE = 1.0  # seconds for the answer to a connection attempt
@@ -87,8 +87,11 @@ def notice_silence(connection: socket.socket, host_timeout: float) -> None:
 
 
 def is_unanswered(connection: socket.socket) -> bool:
-    """Return whether the other host has acknowledged nothing for some seconds: it may be lost."""
-    return _read_info(connection, _LAST_ACK) > 1000 * _WORRY
+    """Return whether nothing has arrived from the other host for some seconds: it may be lost.
+
+    Data counts as well: the kernel sends no probe while data arrives, and then nothing is acknowledged.
+    """
+    return min(_read_info(connection, _LAST_ACK), _read_info(connection, _LAST_DATA)) > 1000 * _WORRY
 
 
 def _read_info(connection: socket.socket, offset: int) -> int:

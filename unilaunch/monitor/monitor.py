@@ -160,10 +160,16 @@ class Monitor(Record, frozen=False):
         if is_host_lost or (since < TOGETHER and any(map(_is_of_all, failures))):
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
-        if doubtful and any(is_unanswered(agent.connection) for agent in self.inbox.agents):
-            return False
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
-        return since > patience
+        return since > patience and not (doubtful and self._may_have_lost_a_host(since))
+
+    def _may_have_lost_a_host(self, since: float) -> bool:
+        """Return whether a host does not answer; it counts as lost, with a failure of its own, in its time to answer.
+
+        After that time no host is awaited: of thousands of connections one can always look silent, because the kernel
+        drops probes that it sends in one moment.
+        """
+        return since <= self.inbox.host_timeout and any(is_unanswered(one.connection) for one in self.inbox.agents)
 
     def _find_mixed_calls(self, now: float) -> Failure | None:
         """Return the failure of a job whose ranks are in different collectives; None if it is not known."""
