@@ -15,7 +15,8 @@ from mkdocs.structure.files import File, Files
 
 import unilaunch
 from unilaunch.interfaces import plugins
-from unilaunch.machine.variables import STAYING
+from unilaunch.launchers import own_prefixes
+from unilaunch.machine.variables import reasons
 from unilaunch.spec.help import EXAMPLES, STARTS
 from unilaunch.spec.options import CORE, HELP, Parser, Switch, make_parser, model_options
 
@@ -66,7 +67,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 def _staying() -> Iterator[str]:
     """Give the table of the variables that stay on their host."""
     yield from ("| variables | names |", "|---|---|")
-    for why, names in STAYING.items():
+    for why, names in reasons(own_prefixes()).items():
         yield f"| {why} | {', '.join(f'`{name}`' for name in names)} |"
 
 

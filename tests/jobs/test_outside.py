@@ -66,10 +66,12 @@ def test_launch_starts_with_its_launcher(variables: dict[str, str], tmp_path: Pa
 
 
 def test_a_bare_start_by_its_launcher(variables: dict[str, str], tmp_path: Path) -> None:
-    """Ranks find each other, and explain names the launcher."""
+    """Ranks find each other, and explain names the launcher, and its variables, which stay on their host."""
     line = [str(tmp_path / "site" / "mympirun"), "-n", "2", sys.executable, "-m", "unilaunch"]
     _check_result(finish([*line, "run", *RUN], tmp_path, variables))
-    assert "rank 1 of 2, local rank 1 of 2" in finish([*line, "explain"], tmp_path, variables).check().stdout
+    shown = finish([*line, "explain"], tmp_path, variables).check().stdout
+    assert "rank 1 of 2, local rank 1 of 2" in shown
+    assert re.search(r"\bMYMPI_RANK, MYMPI_SIZE\b.*: of a launcher", shown)
 
 
 def test_its_observer(variables: dict[str, str], tmp_path: Path) -> None:

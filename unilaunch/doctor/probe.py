@@ -49,8 +49,8 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
     # The rank may hang while it connects to the others; until then it has not reached rank 0.
     note(facts=facts(environ, *map(Path, sys.argv[1:3])), unreached=[0] if found.rank else [])
     try:
-        if peers := _join(found, environ, note):
-            note(meeting=dict(_meet(found, peers)))
+        if peers := _connect(found, environ, note):
+            note(meeting=dict(_find_rank_0(found, peers)))
             if sys.argv[3:] == ["--measure"]:
                 note(measured=_measure(found, peers, partial(note, measures_links=True)))
     except UnilaunchError as error:
@@ -120,7 +120,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., None]) -> Peers | None:
+def _connect(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., None]) -> Peers | None:
     """Connect to the other ranks as a rank of a job does; None if two of them cannot connect: MPI would wait for ever.
 
     Args:
@@ -139,7 +139,7 @@ def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., N
     return None if any(peers.share(unreached)) else rendezvous.join_mpi(found, peers)
 
 
-def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:
+def _find_rank_0(found: LauncherInfo, peers: Peers) -> dict[str, str]:
     """Return over which addresses the ranks connected."""
     from unilaunch.interfaces.world import count_world
     from unilaunch.rendezvous import mpi

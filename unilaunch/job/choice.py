@@ -13,7 +13,7 @@ from typing import Any
 
 from unilaunch import launchers
 from unilaunch.errors import LauncherError, SpecError
-from unilaunch.launchers import slurm
+from unilaunch.launchers.allocation import own_name
 from unilaunch.launchers.mpirun import Mpirun, Request, Starter
 from unilaunch.machine.addresses import own_names
 from unilaunch.machine.devices import visible_devices
@@ -110,7 +110,7 @@ def _check_nodes(spec: LaunchSpec, hosts: Sequence[Host]) -> None:
 
 def _need_of_mpirun(task: Task[LaunchSpec], hosts: Sequence[Host], environ: Mapping[str, str]) -> _Need | None:
     spec = task.spec
-    here = own_names([host.name for host in hosts]) | {environ.get(slurm.NODE, "")}
+    here = own_names([host.name for host in hosts]) | {own_name(environ)}
     if other := next((host.name for host in hosts if host.name not in here), None):
         return _Need(f"{other} is another host", forces=True)
     if options := spec.options_of_mpirun:

@@ -147,6 +147,11 @@ def is_helper(environ: Mapping[str, str]) -> bool:
     return any(not survey(environ) or any(map(launcher.is_program, ancestors())) for launcher in helped)
 
 
+def own_prefixes() -> tuple[str, ...]:
+    """Return how the names of the launchers' own variables begin."""
+    return tuple(dict.fromkeys(prefix for launcher in known().values() for prefix in launcher.prefixes))
+
+
 def set_by_launchers(environ: Mapping[str, str], but: str = "") -> set[str]:
     """Return the variables in *environ* that launchers, or a Service "master", have set as if the user had.
 

@@ -29,6 +29,11 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
     return ()
 
 
+def own_name(environ: Mapping[str, str]) -> str:
+    """Return the name that the resource manager has for this host; "" where it says none: it is the host's own."""
+    return environ.get("SLURMD_NODENAME", "")
+
+
 def hosts_to_name(environ: Mapping[str, str]) -> tuple[Host, ...]:
     """Return the allocated hosts that mpirun must get as `-H`: every mpirun reads Slurm's by itself.
 

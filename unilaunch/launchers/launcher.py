@@ -30,8 +30,9 @@ class Launcher(ABC):
     #: that is usually started inside of others has a low one. Those of unilaunch: MPIs 10 to 60, PET_* variables 65,
     #: torchrun 70, msrun 80, Slurm 90.
     order: int = 50
-    #: How the names of its variables begin. `-x NAME=VALUE` of such a variable stays on mpirun's command line, since
-    #: mpirun itself may read it; the values of others go into mpirun's environment, which other users do not see.
+    #: How the names of its variables begin. `launch` passes none of them on to another host. `-x NAME=VALUE` of such a
+    #: variable stays on mpirun's command line, since mpirun itself may read it; the values of others go into mpirun's
+    #: environment, which other users do not see.
     prefixes: tuple[str, ...] = ()
     #: Variables that hold the number of ranks: a process that has one of them and nothing else is not run alone.
     sizes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from unilaunch.errors import say
-from unilaunch.launchers import known
+from unilaunch.launchers import own_prefixes
 from unilaunch.launchers.allocation import is_allocated
 from unilaunch.machine.variables import travelling
 from unilaunch.overriding import override
@@ -51,7 +51,7 @@ class Request(Record):
     def forwarded(self) -> list[str]:
         """Return the variables that ranks on other hosts are to find as they are here, beside the user's own `-x`."""
         named = {text.partition("=")[0] for text in self.options.export}
-        return travelling(self.environ.keys() - named) if self.several else []
+        return travelling(self.environ.keys() - named, own_prefixes()) if self.several else []
 
     @property
     def args(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Request(Record):
 
         Variables that mpirun itself reads stay where they are, unless they are secrets.
         """
-        own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
+        own = ("PATH", "LD_", *own_prefixes())
         hidden, given = secret_variables(self.options.export), (text.partition("=") for text in self.options.export)
         moved = {
             name: value for name, equals, value in given if equals and (name in hidden or not name.startswith(own))

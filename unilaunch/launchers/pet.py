@@ -28,6 +28,7 @@ class Pet(Launcher):
 
     title = "Kubeflow Trainer"
     order = 65
+    prefixes = ("PET_",)
     sizes = (NODES, PER_NODE)
     is_unseen = True
 

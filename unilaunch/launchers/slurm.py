@@ -16,7 +16,6 @@ STEP = "SLURM_STEP_ID"  # "0"
 LAST_STEP = 0xFFFFFFEF  # higher numbers are Slurm's special steps: the batch script, salloc's interactive shell
 JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-NODE = "SLURMD_NODENAME"  # of this process, by the name that Slurm has for it
 NODE_RANK = "SLURM_NODEID"
 STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one component
 COMPONENTS = "SLURM_HET_SIZE"
@@ -37,7 +36,7 @@ class Slurm(Launcher):
 
     title = "Slurm"
     order = 90
-    prefixes = ("SLURM_",)
+    prefixes = ("SLURM_", "SLURMD_")
     sizes = (SIZES[0],)  # SLURM_NTASKS is not here: an sbatch script has it and is no task
     programs = ("slurmstepd", "srun")
     without_mpi = "load the cluster's MPI module, or do without MPI: srun --mpi=none, or export SLURM_MPI_TYPE=none"

@@ -13,7 +13,7 @@ from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.interfaces import plugins
 from unilaunch.interfaces.backend import Backend, Placement, Rendezvous
 from unilaunch.interfaces.world import LauncherInfo, World
-from unilaunch.launchers import Evidence
+from unilaunch.launchers import Evidence, own_prefixes
 from unilaunch.launchers.launcher import SHORTEST_LIFE
 from unilaunch.machine.devices import DEVICES, absent_devices, visible_devices
 from unilaunch.machine.variables import staying
@@ -102,7 +102,7 @@ def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
 def _staying(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the variables that `launch` does not pass on to other hosts."""
     yield "  hosts    launch passes on every exported variable to the other hosts, but"
-    yield from (f"           {', '.join(names)}: {why}" for why, names in staying(environ).items())
+    yield from (f"           {', '.join(names)}: {why}" for why, names in staying(environ, own_prefixes()).items())
 
 
 def _frameworks(spec: RunSpec, found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """The variables that belong to one machine, login or process; every other one of the user reaches every host."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from unilaunch.machine.devices import DEVICES
 
+#: The reason for a variable whose name begins as those of a launcher do (`Launcher.prefixes`), and of others.
+_OF_LAUNCHER = "of a launcher or a resource manager"
 #: For each reason why a variable stays on its host: names, as in a shell's patterns.
 STAYING: Mapping[str, tuple[str, ...]] = {
     "of the login": (
@@ -22,34 +24,50 @@ STAYING: Mapping[str, tuple[str, ...]] = {
         "JOURNAL_STREAM", "NOTIFY_SOCKET", *(variable for variable, _ in DEVICES.values()), "HIP_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
     ),
-    "of a launcher or a resource manager": (
+    _OF_LAUNCHER: (
         "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-        "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PET_*", "OMPI_*", "PRTE_*", "PMI_*", "PMIX_*",
-        "HYDRA_*", "HYDI_*", "I_MPI_*", "MPI_LOCAL*", "MVP_*", "MV2_*", "FLUX_*", "PALS_*", "SLURM_*", "SLURMD_*",
-        "SRUN_*", "PBS_*", "LSB_*", "LSF_*", "SGE_*", "PE_HOSTFILE", "NSLOTS", "NHOSTS", "JOB_ID",
+        "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SRUN_*", "PBS_*", "LSB_*", "LSF_*", "SGE_*",
+        "PE_HOSTFILE", "NSLOTS", "NHOSTS", "JOB_ID",
     ),
 }  # fmt: skip
 #: What a shell can set and every launcher can pass on; an exported function of bash has another name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def reason_to_stay(name: str) -> str:
-    """Return why a variable stays on its host; "" if every host of a job is to find it."""
+def reasons(prefixes: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return STAYING with the variables of the launchers that are installed.
+
+    Args:
+        prefixes: How their names begin.
+    """
+    of_launchers = tuple(f"{prefix}*" for prefix in prefixes)
+    return {why: patterns + of_launchers * (why == _OF_LAUNCHER) for why, patterns in STAYING.items()}
+
+
+def reason_to_stay(name: str, prefixes: Sequence[str]) -> str:
+    """Return why a variable stays on its host; "" if every host of a job is to find it.
+
+    Args:
+        name: Its name.
+        prefixes: How the names of the launchers' own variables begin.
+    """
     if not _NAME.fullmatch(name):
         return "not a variable's name"
+    if name.startswith(tuple(prefixes)):
+        return _OF_LAUNCHER
     kept = (why for why, patterns in STAYING.items() if any(fnmatchcase(name, pattern) for pattern in patterns))
     return next(kept, "")
 
 
-def travelling(names: Iterable[str]) -> list[str]:
-    """Return those of *names* that every host is to find, sorted."""
-    return sorted(name for name in names if not reason_to_stay(name))
+def travelling(names: Iterable[str], prefixes: Sequence[str]) -> list[str]:
+    """Return those of *names* that every host is to find, sorted; *prefixes* as in `reason_to_stay`."""
+    return sorted(name for name in names if not reason_to_stay(name, prefixes))
 
 
-def staying(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return those of *names* that stay on their host, sorted, by the reason."""
+def staying(names: Iterable[str], prefixes: Sequence[str]) -> dict[str, list[str]]:
+    """Return those of *names* that stay on their host, sorted, by the reason; *prefixes* as in `reason_to_stay`."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
-        if why := reason_to_stay(name):
+        if why := reason_to_stay(name, prefixes):
             found.setdefault(why, []).append(name)
     return found

@@ -196,7 +196,14 @@ class Begin(Record):
     variables: dict[str, JsonValue]
 
 
-# Orders of the monitor.
+# Orders of the monitor. Four of them are of an end:
+#
+# | order     | when                                              | what the agent does                                |
+# |-----------|---------------------------------------------------|----------------------------------------------------|
+# | `Stop`    | the user stops the job                            | passes the signal on, and gives the ranks time     |
+# | `Release` | after `Stop`: every program has ended             | lets its ranks exit, which wait for other ranks    |
+# | `End`     | a rank has failed, or the time of `Stop` is over  | ends its ranks, and stays for some seconds         |
+# | `Leave`   | every rank has ended, or only those that save run | exits once its own ranks have ended                |
 
 
 class ShowStacks(Record):
@@ -229,7 +236,7 @@ class Stop(Record):
 
 
 class Release(Record):
-    """Every program has ended: let the ranks exit that wait for others."""
+    """Every program has ended after a `Stop`: let the ranks exit that wait for others."""
 
 
 class Leave(Record):

@@ -106,7 +106,7 @@ def join(device: str = "auto") -> Member:
     """
     global member  # noqa: PLW0603  (a process is one rank)
     if member is None:
-        member = _join(dict(os.environ), device)  # noqa: TID251  (of a script that unilaunch has not started)
+        member = _new_member(dict(os.environ), device)  # noqa: TID251  (of a script that unilaunch has not started)
         return member
     group.refuse_larger_group(member.world.rank, member.world.size)
     if device not in {"auto", member.placement.device} and not member.supervised:
@@ -140,10 +140,10 @@ def note_remedies(error: BaseException) -> None:
                 error.add_note(line)
 
 
-def _join(environ: Mapping[str, str], device: str) -> Member:
+def _new_member(environ: Mapping[str, str], device: str) -> Member:
     found, broadcast = group.detect(environ)
     allow_files(_FILES * (found.size or 1))
-    peers = _meet(found, environ, broadcast)
+    peers = _connect(found, environ, broadcast)
     atexit.register(peers.leave)
     found = complete(found, peers)
     facts = cast("list[Facts]", peers.share(own_facts(environ, found.run_id, "")))
@@ -159,7 +159,7 @@ def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
     return place(device, [*DEVICES, "cpu"], None, facts)
 
 
-def _meet(found: LauncherInfo, environ: Mapping[str, str], broadcast: group.Broadcast | None) -> Peers:
+def _connect(found: LauncherInfo, environ: Mapping[str, str], broadcast: group.Broadcast | None) -> Peers:
     """Connect to the other ranks; over MPI if the script has initialised it already."""
     if broadcast:
         return tcp.join(found, _PATIENCE, GroupBoard(found, broadcast, _PATIENCE))

@@ -69,7 +69,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         task, refused = _read(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
-        peers = _meet_others(found, environ, task, refused)
+        peers = _connect(found, environ, task, refused)
         found = complete(found, peers)
         with together(peers):
             task = _checked(task, refused, found)
@@ -118,7 +118,7 @@ def _read(read_task: "Callable[[], Task[RunSpec]]") -> "tuple[Task[RunSpec] | No
         return None, error
 
 
-def _meet_others(
+def _connect(
     found: LauncherInfo, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
 ) -> Peers:
     """Connect to the other ranks, even to tell them why this rank must stop; if that fails, raise that reason."""

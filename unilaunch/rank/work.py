@@ -127,7 +127,7 @@ def _do(rank: Rank) -> None:
     """Set the framework's variables, then run the model or the program."""
     task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
     rank.peers.calls.publish(rank.status.page.calls)
-    rendezvous = _meet(rank)
+    rendezvous = _find_rank_0(rank)
     chosen = framework_env(
         task.backends, world, placement, rendezvous, rank.environ,
         program=task.model is None, threads=task.spec.threads,
@@ -299,7 +299,7 @@ def _noting_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _meet(rank: Rank) -> Rendezvous | None:
+def _find_rank_0(rank: Rank) -> Rendezvous | None:
     """Find rank 0, if the framework's communication is needed: between devices, and for a program."""
     if rank.task.model and (rank.world.size == 1 or rank.placement.device == "cpu"):
         return None
