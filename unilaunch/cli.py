@@ -158,31 +158,10 @@ def _fields(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Start a job, and return its exit code; with --dry-run or --emit only show what would start it."""
     given = _fields(arguments)
-    dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
-    if as_json and not dry_run:
-        raise SpecError("--json: it is the form of what --dry-run shows: add --dry-run, or leave it out")
-    if kind and dry_run:
-        raise SpecError(f"--dry-run --emit {kind}: the file itself says what it will do: leave one out")
-    if kind:
-        from unilaunch.jobfiles import emit
-
-        _write(lambda: sys.stdout.write(emit(str(kind), given, environ)))
+    if _shows(given, environ):
         return 0
-    _say_services(environ)
-    if not dry_run:
-        return _start(given, environ)
-    from unilaunch.job.plan import make_plan, show_plan
-    from unilaunch.spec.launch_spec import LaunchSpec
-    from unilaunch.spec.reading import read_task
-
-    task = read_task(LaunchSpec, given, environ)
-    _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
-    return 0
-
-
-def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
-    """Start a job, and return its exit code."""
     from unilaunch.spec.launch_spec import OF_MPIRUN
 
     guard = None
@@ -208,6 +187,32 @@ def _start(given: Mapping[str, object], environ: Mapping[str, str]) -> int:
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))
     return returncode
+
+
+def _shows(given: dict[str, Any], environ: Mapping[str, str]) -> bool:
+    """Show what would start the job, if --dry-run or --emit is *given*; return whether nothing is left to do.
+
+    These options are taken out of *given*: the others are fields of the spec.
+    """
+    dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
+    if as_json and not dry_run:
+        raise SpecError("--json: it is the form of what --dry-run shows: add --dry-run, or leave it out")
+    if kind and dry_run:
+        raise SpecError(f"--dry-run --emit {kind}: the file itself says what it will do: leave one out")
+    if kind:
+        from unilaunch.jobfiles import emit
+
+        _write(lambda: sys.stdout.write(emit(str(kind), given, environ)))
+        return True
+    _say_services(environ)
+    if dry_run:
+        from unilaunch.job.plan import make_plan, show_plan
+        from unilaunch.spec.launch_spec import LaunchSpec
+        from unilaunch.spec.reading import read_task
+
+        task = read_task(LaunchSpec, given, environ)
+        _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
+    return bool(dry_run)
 
 
 def _say_services(environ: Mapping[str, str]) -> None:

@@ -208,3 +208,27 @@ def test_nothing_outlives_the_job(victim: str, number: signal.Signals, tmp_path:
         os.kill(processes[victim], number)
         assert launch.wait(30) in {128 + number, -number}
         wait_until(lambda: not _left(tmp_path), 20)
+
+
+@pytest.mark.parametrize(("table", "line"), [
+    ("mpirun", ["run", "first.py"]), ("direct", ["launch", "-n", "1", "first.py"])
+])  # fmt: skip
+def test_the_way_to_the_first_line_is_as_the_page_for_contributors_lists_it(
+    table: str, line: list[str], tmp_path: Path
+) -> None:
+    """docs/architecture.md names the functions that stand above a script's first line, in order."""
+    (tmp_path / "first.py").write_text(
+        "import json, sys\n"
+        "frame, above = sys._getframe(1), []\n"
+        "while frame:\n"
+        "    above.insert(0, [frame.f_code.co_filename, frame.f_code.co_name])\n"
+        "    frame = frame.f_back\n"
+        "print(json.dumps(above))\n"
+    )
+    job = alone(["-m", "unilaunch", *line], tmp_path, {}).check()
+    root = f"{Path(unilaunch.__file__).parent}/"
+    above = [[file.removeprefix(root), name] for file, name in json.loads(job.said(0)) if file.startswith(root)]
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text("utf-8")
+    rows = [row.split("|") for row in text.partition(f"<!-- stack: {table} -->\n")[2].partition("\n\n")[0].splitlines()]
+    listed = [[row[1].strip(" `"), name.strip(" `")] for row in rows[2:] for name in row[2].split(",")]
+    assert above[1 : len(listed) + 1] == listed  # above[0] is __main__.py
