@@ -232,3 +232,12 @@ def test_the_way_to_the_first_line_is_as_the_page_for_contributors_lists_it(
     rows = [row.split("|") for row in text.partition(f"<!-- stack: {table} -->\n")[2].partition("\n\n")[0].splitlines()]
     listed = [[row[1].strip(" `"), name.strip(" `")] for row in rows[2:] for name in row[2].split(",")]
     assert above[1 : len(listed) + 1] == listed  # above[0] is __main__.py
+
+
+def test_the_commands_that_look_find_the_folder_where_jobs_write(tmp_path: Path) -> None:
+    """UNILAUNCH_OUTPUT_DIR is for both."""
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    elsewhere = {"UNILAUNCH_OUTPUT_DIR": "elsewhere"}
+    _launch("-n 2 train.py", tmp_path, **elsewhere).check()
+    for command, said in (("logs", "trained"), ("status", "rank"), ("report", "elsewhere/report.html")):
+        assert said in alone(["-m", "unilaunch", command], tmp_path, elsewhere).check().stdout

@@ -142,13 +142,17 @@ def read_options(
 ) -> AnySpec:
     """Return the options of a command that starts no job; UNILAUNCH_ variables set those of *fields* not *given*.
 
-    Without *fields* they set all.
+    Without *fields* they set all. A command that reads the folder of a run finds it where UNILAUNCH_OUTPUT_DIR lets jobs
+    write.
 
     Raises:
         SpecError: A value is not allowed, or a variable names no option.
     """
     fields = fields or kind.model_fields
-    variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
+    known = read_variables(environ, fields, known_fields)
+    if "folder" in fields and "output_dir" in known:
+        known.setdefault("folder", known["output_dir"])
+    variables = {name: text for name, text in known.items() if name in fields}
     variables = _without_hosts(variables, given)
     sources = {name: variable_of(name, environ) for name in variables.keys() - given.keys()}
     return validate(kind, {**variables, **given}, sources)
