@@ -15,7 +15,6 @@ from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo
-from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending, may_attend
 from unilaunch_graph.torch.check_runs import MAIN, Entry
 from unilaunch_graph.torch.dispatch import RUNNING, current, install, on_part
@@ -29,7 +28,7 @@ from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.reversal import turning
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
-from unilaunch_graph.torch.sums import message_of, sum_rows
+from unilaunch_graph.torch.sums import is_written_to_sum, makes_no_messages, source_rows, sum_of
 
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
@@ -93,7 +92,7 @@ def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
 
 
 def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
-    attends, sums = may_attend(module), _sums(module)
+    attends, sums = may_attend(module), isinstance(module, MessagePassing) and makes_no_messages(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     if isinstance(module, MessagePassing):
@@ -109,12 +108,6 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _bind(module, "forward", quantile, part)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
         _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part), part)
-
-
-def _sums(layer: torch.nn.Module) -> bool:
-    """Return whether it is a layer of PyG's whose messages `sum_rows` need not make."""
-    is_of_torch_geometric = type(layer).forward.__module__.startswith("torch_geometric.")
-    return isinstance(layer, MessagePassing) and is_of_torch_geometric and message_of(layer) is not None
 
 
 def _enter_part(module: torch.nn.Module, part: GraphPart) -> None:
@@ -160,7 +153,9 @@ def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None
     """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges."""
     messages = set().union(*(_lifted(layer.inspector.get_param_names(step)) for step in _STEPS))
     edges = _lifted(layer.inspector.get_param_names("edge_update"))
-    sums = is_of_pyg(layer, "propagate")
+    sums = is_written_to_sum(layer)
+    if sums:
+        _bind(layer, "aggregate", _summing(layer.aggregate.__func__), part)
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
         may_sum = sums and method == "propagate"
         _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum), part)
@@ -194,16 +189,25 @@ def _with_sources(
         if size is not None and any(given not in {None, part.num_owned} for given in size):
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
-            rows[argument] = _sources_and_targets(rows[argument], f"{name}: {argument}", self.node_dim, here)
-        summed: torch.Tensor | None = sum_rows(self, edge_index, rows, here) if may_sum else None
-        if summed is not None:
-            return summed
+            given = _sources_and_targets(rows[argument], f"{name}: {argument}", self.node_dim, here)
+            if may_sum and isinstance(given, tuple):
+                given = type(given)([source_rows(self, given[0], edge_index, here), given[1]])
+            rows[argument] = given
         sizes = (here.num_owned + here.num_halo, here.num_owned)
         with edges_of_layer(edge_index):
             out: torch.Tensor = method(self, edge_index, size=sizes, **rows)
         return out
 
     return propagate
+
+
+def _summing(method: FunctionType) -> Callable[..., torch.Tensor]:
+    def aggregate(self: MessagePassing, inputs: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        summed = sum_of(self, inputs)
+        out: torch.Tensor = method(self, inputs, *args, **options) if summed is None else summed
+        return out
+
+    return aggregate
 
 
 def _sources_and_targets(rows: Any, name: str, axis: int, part: GraphPart) -> Any:

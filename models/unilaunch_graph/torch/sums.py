@@ -1,140 +1,300 @@
-"""Layers of PyG that sum rows: a product with the edges' matrix, in place of a message for each edge.
+"""Sums over edges without messages: a product with the matrix of the edges, in place of a row for each edge.
 
-Where a message is the source's row, or that times the edge's weight, its sum or mean is such a product. PyG computes it
-so if a sparse matrix is given in place of edge_index. Here edge_index is enough, if the edges stay the same: a matrix
-by target and one by source are made once.
+PyG's `propagate` takes the row of each edge's source, gives these rows to the layer's `message`, and sums what comes
+back. Under `distribute` it takes them from `SourceRows`, and what it gets are `EdgeRows`: a tensor that is made when
+somebody looks at it. EdgeRows times a number of each edge are EdgeRows; where `aggregate` gets them, their sum or mean
+is a product with a sparse matrix, as PyG's is if a sparse matrix is given in place of edge_index. Whatever else a layer
+does with them makes the tensor, and the layer goes on with messages. So the layer's own functions run in each call, and
+nothing is guessed about them.
 """
 
+from collections import deque
 from collections.abc import Mapping
-from functools import cache
-from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.nn.aggr import Aggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.conv import MessagePassing
+from typing_extensions import override
 
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
 from unilaunch_graph.operators.neighbours import Neighbours
-from unilaunch_graph.torch.as_written import aggregates_as_written, is_plain_matrix
+from unilaunch_graph.torch.as_written import aggregates_as_written, is_of_pyg
 from unilaunch_graph.torch.layers import TORCH, made_of
-from unilaunch_graph.torch.part import GraphPart, is_same
+from unilaunch_graph.torch.part import GraphPart, is_eager, is_same, version_of
 
 _AGGREGATIONS: Mapping[type[Aggregation], bool] = {SumAggregation: False, MeanAggregation: True}  # whether it is a mean
+_LIFTS: frozenset[Any] = frozenset({torch.index_select, torch.Tensor.index_select})
+_PRODUCTS: frozenset[Any] = frozenset(
+    {torch.mul, torch.multiply}
+    | {getattr(torch.Tensor, name) for name in ("mul", "multiply", "__mul__", "__rmul__")}
+)  # fmt: skip
+#: What can be asked of a tensor that is not made yet.
+_FACTS: frozenset[Any] = frozenset(
+    {getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad")}
+    | {getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "__len__", "is_floating_point", "is_complex")}
+    | {torch.numel, torch.is_floating_point, torch.is_complex}
+)  # fmt: skip
+#: Edges of the user's own, such as those with loops added in each call, whose order is kept for each part.
+_KEPT = 2
 
 
-class _Messages:
-    """Messages that are summed by a product."""
-
-    def row(self, x_j: Any) -> Any:
-        return x_j
-
-    def weighted(self, x_j: Any, edge_weight: Any) -> Any:
-        return edge_weight.view(-1, 1) * x_j
-
-    def weighted_if_given(self, x_j: Any, edge_weight: Any) -> Any:
-        return x_j if edge_weight is None else edge_weight.view(-1, 1) * x_j
+def is_written_to_sum(layer: MessagePassing) -> bool:
+    """Return whether `propagate` and `aggregate` are PyG's own; to be asked before `distribute` binds its own."""
+    is_own = "aggregate" in vars(layer) or type(layer).aggregate is not MessagePassing.aggregate
+    return is_of_pyg(layer, "propagate") and not is_own
 
 
-def sum_rows(layer: MessagePassing, edge_index: torch.Tensor, given: Mapping[str, Any], part: GraphPart) -> Any:
-    """Return what `propagate` returns, if it is a product with the matrix of edges that stay the same; else None.
+def makes_no_messages(layer: MessagePassing) -> bool:
+    """Return whether it is likely that the layer's messages stay unmade; for a compiler, which must know it ahead."""
+    names = layer.inspector.get_param_names("message")
+    is_of_sources = [name[-2:] for name in names if name[-2:] in {"_i", "_j"}] == ["_j"]
+    return is_of_sources and is_written_to_sum(layer) and _sums(layer)
+
+
+def _sums(layer: MessagePassing) -> bool:
+    return layer.node_dim in {-2, 0} and aggregates_as_written(layer, *_AGGREGATIONS)
+
+
+def source_rows(layer: MessagePassing, rows: Any, edges: torch.Tensor, part: GraphPart) -> Any:
+    """Return the rows of all sources as what gives `EdgeRows`; the rows themselves where messages must be made.
 
     Args:
         layer: The layer.
-        edge_index: Its edges.
-        given: The further arguments of `propagate`; "x" with the rows of all sources and of the targets.
+        rows: Of owned nodes and, behind them, of halo nodes. (..., sources, width), or (sources, ..., width)
+        edges: The layer's edges. (2, edges)
         part: This rank's part.
     """
-    message = message_of(layer)
-    if message is None or not isinstance(given.get("x"), tuple):
-        return None
-    given_rows, weights = given["x"][0], None if message is _Messages.row else given.get("edge_weight")
-    rows = _as_matrix(given_rows, layer.node_dim)
-    if not is_plain_matrix(rows) or not _are_numbers(weights, edge_index, rows, needed=message is _Messages.weighted):
-        return None
-    chosen = _chosen(edge_index, part)
-    if chosen is None:
-        return None
-    sums = TORCH.apply(_operator(chosen, weights, rows, is_mean=_AGGREGATIONS[type(layer.aggr_module)]), rows)
-    return sums if rows is given_rows else _as_given(sums, given_rows)
+    if not _sums(layer) or not _is_on_host(rows) or edges.device.type != "cpu":
+        return rows
+    source = _Source(rows, layer.node_dim % rows.dim(), edges, part)
+    return _stand_in(SourceRows, source, None, None)
 
 
-def _as_matrix(rows: Any, axis: int) -> Any:
-    """Return rows of shape (..., nodes, width) as a matrix, each node's columns side by side; others as they are."""
-    if isinstance(rows, torch.Tensor) and axis == -2 and rows.dim() > 2:  # noqa: PLR2004
-        return rows.movedim(-2, 0).flatten(1)  # a view of rows that came with a halo
-    return rows
-
-
-def _as_given(sums: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return the sums of `_as_matrix(given, -2)` in the dimensions of *given*."""
-    *batch, _, width = given.shape
-    return sums.reshape(len(sums), *batch, width).movedim(0, -2)
-
-
-def message_of(layer: MessagePassing) -> Any:
-    """Return which of `_Messages` the layer sums; None if it does something else, and its messages must be made."""
-    steps = {name: getattr(getattr(layer, name), "__func__", None) for name in ("message", "aggregate", "update")}
-    if (
-        any(steps[name] is not getattr(MessagePassing, name) for name in ("aggregate", "update"))
-        or layer.node_dim not in {-2, 0}
-        or not aggregates_as_written(layer, *_AGGREGATIONS)
-        or not isinstance(steps["message"], FunctionType)
-    ):
-        return None
-    return _same_message(steps["message"])
-
-
-@cache
-def _same_message(message: FunctionType) -> Any:
-    """Return which of `_Messages` has the code of *message*: many classes write the same line."""
-    known: list[Any] = [_Messages.row, _Messages.weighted, _Messages.weighted_if_given]
-    return next((one for one in known if _text(one.__code__) == _text(message.__code__)), None)
-
-
-def _text(code: CodeType) -> tuple[Any, ...]:
-    return code.co_code, code.co_varnames, code.co_names, code.co_consts[1:]  # the first is the docstring
-
-
-def _are_numbers(weights: Any, edge_index: torch.Tensor, rows: torch.Tensor, *, needed: bool) -> bool:
-    if weights is None:
-        return not needed
+def _is_on_host(rows: Any) -> bool:
+    """Return whether they are rows that unilaunch's operators on host arrays take, now, outside of any transform."""
     return (
-        type(weights) in {torch.Tensor, torch.nn.Parameter}
-        and not weights.requires_grad  # a weight that is learned needs the messages
-        and not weights.is_inference()  # torch does not count how often it is written to
-        and weights.numel() == edge_index.shape[1]
-        and torch.promote_types(weights.dtype, rows.dtype) == rows.dtype
+        type(rows) in {torch.Tensor, torch.nn.Parameter}
+        and rows.dim() > 1
+        and rows.device.type == "cpu"
+        and rows.layout is torch.strided
+        and rows.dtype in {torch.float32, torch.float64}
+        and is_eager()
     )
 
 
-def _chosen(edge_index: torch.Tensor, part: GraphPart) -> ChosenEdges | None:
-    """Return the edges by target, made once; None if they are neither the part's nor those of a normalisation of it."""
-    known = [part.edge_index, *(tensor for entry in part.cache.values() for tensor in entry.outputs)]
-    edges = next((tensor for tensor in known if is_same(edge_index, tensor)), None)
-    if edges is None or edges.is_inference():
+def sum_of(layer: MessagePassing, messages: Any) -> torch.Tensor | None:
+    """Return what `aggregate` returns of messages that are not made; None if they are, or it must look at them."""
+    if type(messages) is not EdgeRows or messages.tensor is not None or not _sums(layer):
         return None
-    made, sizes = made_of(edges), (part.num_owned, part.num_owned + part.num_halo)
+    rows, axis, edges, part = messages.source
+    chosen = _order(edges, part)
+    matrix = rows.movedim(axis, 0).flatten(1)  # a node's columns of all samples side by side
+    is_mean = _AGGREGATIONS[type(layer.aggr_module)]
+    sums = TORCH.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
+    shape = rows.movedim(axis, 0).shape[1:]
+    return sums if rows.dim() == 2 else sums.reshape(len(sums), *shape).movedim(0, axis)  # noqa: PLR2004
+
+
+class _Source(NamedTuple):
+    """Where rows come from: those of all sources, the axis of nodes, the edges, and the part."""
+
+    rows: torch.Tensor
+    axis: int
+    edges: torch.Tensor
+    part: GraphPart
+
+    @property
+    def ends(self) -> torch.Tensor:
+        """The source of each edge."""
+        return self.edges[0]
+
+
+class _Factor(NamedTuple):
+    """A number of each edge, as it was when it was multiplied.
+
+    Attributes:
+        values: As many as edges, shaped to multiply `EdgeRows`. (edges, 1, ...)
+        owner: The user's tensor that holds them, for what is made of them once; None if they are a product.
+        version: The owner's, at that time.
+    """
+
+    values: torch.Tensor
+    owner: torch.Tensor | None = None
+    version: Any = None
+
+
+class _Unmade(torch.Tensor):
+    """A tensor that is made when something looks at its numbers. Its gradient goes to `source.rows`."""
+
+    source: _Source
+    factor: _Factor | None
+    tensor: torch.Tensor | None  # once it is made
+
+    def made(self) -> torch.Tensor:
+        """Return the tensor."""
+        if self.tensor is None:
+            self.tensor = self._make()
+        return self.tensor
+
+    def _make(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    @classmethod
+    @override
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Give facts of the tensor, or another one that is not made; for anything else, make it."""
+        if func in _FACTS:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (torch documents it for this)
+                return func(*args, **(kwargs or {}))
+        unmade = _without_making(func, args, kwargs)
+        if unmade is not None:
+            return unmade
+        args, kwargs = _made((args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    @classmethod
+    @override
+    def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Make the tensor for what torch calls below Python: a function in C++, a scripted one."""
+        args, kwargs = _made((args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class SourceRows(_Unmade):
+    """The rows of all sources; the row of each edge's source is not made."""
+
+    @override
+    def _make(self) -> torch.Tensor:
+        return self.source.rows
+
+
+class EdgeRows(_Unmade):
+    """The row of each edge's source, times a number of each edge."""
+
+    @override
+    def _make(self) -> torch.Tensor:
+        rows = self.source.rows.index_select(self.source.axis, self.source.ends)
+        return rows if self.factor is None else rows * self.factor.values
+
+
+def _made(given: Any) -> Any:
+    return tree_map_only(_Unmade, _Unmade.made, given)
+
+
+def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return what *func* returns if that need not be made; else None."""
+    if func in _LIFTS and not kwargs and len(args) == 3 and type(args[0]) is SourceRows:  # noqa: PLR2004
+        rows, axis, index = args
+        source = rows.source
+        if axis % rows.dim() == source.axis and is_same(index, source.ends):
+            return _stand_in(EdgeRows, source, source.ends, None)
+    if func in _PRODUCTS and not kwargs and len(args) == 2:  # noqa: PLR2004
+        one, other = args if type(args[0]) is EdgeRows else args[::-1]
+        if type(one) is EdgeRows and one.tensor is None and _is_factor(other, one):
+            return _stand_in(EdgeRows, one.source, one.source.ends, _times(one.factor, other))
+    return None
+
+
+def _is_factor(numbers: Any, rows: EdgeRows) -> bool:
+    """Return whether they are a number of each edge, which no gradient is for."""
+    return (
+        type(numbers) in {torch.Tensor, torch.nn.Parameter}
+        and numbers.device.type == "cpu"
+        and numbers.layout is torch.strided
+        and not (numbers.requires_grad and torch.is_grad_enabled())
+        and numbers.shape == (rows.shape[rows.source.axis], *[1] * (rows.dim() - rows.source.axis - 1))
+        and torch.promote_types(numbers.dtype, rows.dtype) == rows.dtype
+    )
+
+
+def _times(factor: _Factor | None, numbers: torch.Tensor) -> _Factor:
+    if factor is not None:
+        return _Factor(factor.values * numbers.detach())
+    owner, values = numbers if numbers._base is None else numbers._base, numbers.detach().clone()  # noqa: SLF001  (of `weight.view(-1, 1)`)
+    is_whole = owner.numel() == numbers.numel() and owner.is_contiguous() and numbers.is_contiguous()
+    is_owned = is_whole and owner.dtype == numbers.dtype and not owner.is_inference()
+    return _Factor(values, owner, version_of(owner)) if is_owned else _Factor(values)
+
+
+class _StandIn(torch.autograd.Function):
+    """Makes an `_Unmade`; where torch reaches it below Python, its gradient is that of the tensor's."""
+
+    @staticmethod
+    @override
+    def forward(
+        ctx: Any, kind: type[_Unmade], rows: torch.Tensor, axis: int, index: torch.Tensor | None,
+        factor: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        ctx.axis, ctx.shape = axis, rows.shape
+        ctx.save_for_backward(index, factor)
+        shape = [*rows.shape]
+        if index is not None:
+            shape[axis] = len(index)
+        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001
+        made: torch.Tensor = make(kind, shape, dtype=rows.dtype, device=rows.device)
+        return made
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        index, factor = ctx.saved_tensors
+        if factor is not None:
+            gradient = gradient * factor
+        if index is not None:
+            gradient = gradient.new_zeros(ctx.shape).index_add(ctx.axis, index, gradient)
+        return None, gradient, None, None, None
+
+
+def _stand_in(kind: type[_Unmade], source: _Source, index: torch.Tensor | None, factor: _Factor | None) -> _Unmade:
+    values = None if factor is None else factor.values
+    made = _StandIn.apply(kind, source.rows, source.axis, index, values)  # type: ignore[no-untyped-call]
+    unmade = cast("_Unmade", made)
+    unmade.source, unmade.factor, unmade.tensor = source, factor, None
+    return unmade
+
+
+def _order(edges: torch.Tensor, part: GraphPart) -> ChosenEdges:
+    """Return the edges by target; made once for the part's, for a normalisation's of it, and for equal ones."""
+    sizes = (part.num_owned, part.num_owned + part.num_halo)
+    of_part = [part.edge_index, *(tensor for entry in part.cache.values() for tensor in entry.outputs)]
+    known = next((tensor for tensor in of_part if is_same(edges, tensor)), None)
+    if known is None:
+        known = _keep(edges, made_of(part.edge_index).setdefault("others", deque(maxlen=_KEPT)))
+    made = made_of(known)
     if sizes not in made:
-        made[sizes] = order_edges(edges.numpy(), *sizes)
+        made[sizes] = order_edges(known.numpy(), *sizes)
     chosen: ChosenEdges = made[sizes]
     return chosen
 
 
-def _operator(
-    chosen: ChosenEdges, weights: torch.Tensor | None, rows: torch.Tensor, *, is_mean: bool
-) -> Neighbours:  # fmt: skip
+def _keep(edges: torch.Tensor, kept: "deque[tuple[torch.Tensor, Any]]") -> torch.Tensor:
+    """Return a tensor of equal edges that was kept, or keep these."""
+    for other, version in kept:
+        if version == version_of(other) and other.shape == edges.shape and torch.equal(other, edges):
+            return other
+    own = edges.detach().clone()
+    kept.append((own, version_of(own)))
+    return own
+
+
+def _operator(chosen: ChosenEdges, factor: _Factor | None, rows: torch.Tensor, *, is_mean: bool) -> Neighbours:
     """Return the sum or mean over edges, made once for each tensor of weights."""
-    made, key = chosen.made, (is_mean, rows.dtype)
-    if weights is not None:
-        made = made_of(weights, made.setdefault("weights", WeakIdKeyDictionary()))
+    made: dict[Any, Any] = chosen.made
+    key, dtype = (is_mean, rows.dtype), TORCH.dtype(rows)
+    if factor is not None:
+        every = chosen.made.setdefault("weights", WeakIdKeyDictionary())
+        owner = factor.owner
+        made = {} if owner is None or version_of(owner) != factor.version else made_of(owner, every)
     if key not in made:
-        dtype = TORCH.dtype(rows)
-        values = np.empty(0, dtype)
-        if weights is not None:
-            values = weights.detach().to(rows.dtype).numpy().reshape(-1)[chosen.places]
+        values: NDArray[Any] = np.empty(0, dtype)
+        if factor is not None:
+            values = factor.values.to(rows.dtype).numpy().reshape(-1)
+            values = values if chosen.places is None else values[chosen.places]
         made[key] = Neighbours(chosen.edges, dtype, TORCH.pool(), values, mean=is_mean)
     operator: Neighbours = made[key]
     return operator

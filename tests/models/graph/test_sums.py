@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch_geometric import nn
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, MultiAggregation, SumAggregation
-from torch_geometric.utils import add_self_loops
+from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import CASES, Case
@@ -42,6 +42,75 @@ class _Doubled(nn.SAGEConv):  # type: ignore[misc]
     @override
     def message(self, x_j: torch.Tensor) -> torch.Tensor:
         return 2 * x_j
+
+
+class _Tutorial(nn.MessagePassing):  # type: ignore[misc]
+    """The layer of PyG's tutorial "Creating Message Passing Networks"."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = torch.nn.Linear(WIDTH, 4, bias=False)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        row, col = edge_index
+        scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        out: torch.Tensor = self.propagate(edge_index, h=self.lin(x), norm=scale[row] * scale[col])
+        return out
+
+    def message(self, h_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        return norm.view(-1, 1) * h_j
+
+
+def _of(function: Callable[..., torch.Tensor], aggr: str = "sum") -> Callable[[], Any]:
+    """Return a class whose message is a function of the layer, the rows and the weights."""
+
+    class Own(nn.MessagePassing):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(aggr=aggr)
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.propagate(edge_index, x=x, weight=edge_weight)
+            return out
+
+        def message(self, x_j: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return function(self, x_j, weight)
+
+    return Own
+
+
+class _Cube(torch.autograd.Function):
+    """A function of the user's own, which torch calls with the tensor as it is."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        return rows**3
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (rows,) = ctx.saved_tensors
+        return 3 * rows**2 * gradient
+
+
+@torch.jit.script
+def _scripted(rows: torch.Tensor) -> torch.Tensor:
+    return rows.sin() * 2
+
+
+def _in_place(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    scaled = weight[:, None] * rows
+    rows *= 3
+    return scaled + rows
+
+
+def _keep(layer: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    layer.kept = rows * weight[:, None]
+    assert layer.kept.isfinite().all()
+    return rows
 
 
 class _Updated(_Plain):
@@ -116,19 +185,39 @@ SUMS = {
     "gcn, cached": Case(lambda: nn.GCNConv(WIDTH, 4, cached=True), _weighted),
     **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
     "PyG's default message": Case(_Plain),
+    "the tutorial's GCN": Case(_Tutorial),
+    "another update": Case(_Updated),
+    "edges that are made anew": Case(lambda: nn.SAGEConv(WIDTH, 4), _own_edges),
+    "two numbers of each edge": Case(
+        _of(lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"), _weighted
+    ),
+    "whole numbers of each edge": Case(_of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])), _weighted),
+    "rows of which some are looked at": Case(_of(_keep), _weighted),
     "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
     "samples, mean": Case(lambda: nn.SimpleConv(aggr="mean"), _samples),
 }
 MESSAGES = {
     "another message": Case(lambda: _Doubled(WIDTH, 4)),
-    "another update": Case(_Updated),
     "another aggregate": Case(_Aggregated),
     "the largest": Case(lambda: nn.SAGEConv(WIDTH, 4, aggr="max")),
     "a hook on messages": Case(_hooked),
     "a message that replaced the layer's": Case(_replaced),
     "a hook on the aggregation": Case(_hooked_aggregation),
     "weights that are learned": Case(lambda: nn.GraphConv(WIDTH, 4), _learned),
-    "edges that are made anew": Case(lambda: nn.SAGEConv(WIDTH, 4), _own_edges),
+    "a number that the layer learns": Case(_of(lambda layer, rows, _: layer.scale * rows), _weighted),
+    "a number of each column": Case(_of(lambda _, rows, __: rows * torch.arange(WIDTH)), _weighted),
+    "a nonlinear message": Case(_of(lambda _, rows, weight: (rows * weight[:, None]).relu()), _weighted),
+    "a message that is not linear on some edges": Case(
+        _of(lambda _, rows, weight: torch.where(weight[:, None] > 1.4, rows.abs(), rows)), _weighted
+    ),
+    "a message that stops the gradient": Case(_of(lambda _, rows, __: rows.detach() + 0 * rows), _weighted),
+    "a message that mixes columns": Case(_of(lambda _, rows, __: rows.flip(1)), _weighted),
+    "a message that adds": Case(_of(lambda _, rows, weight: rows + weight[:, None]), _weighted),
+    "a message that is written to": Case(_of(_in_place), _weighted),
+    "a message that is looked at": Case(_of(lambda _, rows, __: rows if rows.isfinite().all() else -rows), _weighted),
+    "a dropout that is off": Case(_of(lambda _, rows, __: torch.dropout(rows, 0.5, False)), _weighted),
+    "a function of the user's": Case(_of(lambda _, rows, weight: _Cube.apply(rows * weight[:, None])), _weighted),
+    "a scripted function": Case(_of(lambda _, rows, weight: _scripted(rows) * weight[:, None]), _weighted),
 }
 
 
