@@ -97,7 +97,7 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _normalise(module, forward, name, part)
     if isinstance(module, MessagePassing):
         refuse_calls(module, name)
-        _exchange_sources(module, name, part)
+        _exchange_sources(module, name, part, may_sum=not attends)
         if attends:
             _bind(module, "forward", attending(module, part), part)
         _bind(module, "forward", turning(module.forward.__func__, part), part)
@@ -149,16 +149,23 @@ def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
     return mark is not None
 
 
-def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None:
-    """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges."""
+def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart, *, may_sum: bool) -> None:
+    """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges.
+
+    Args:
+        layer: The layer.
+        name: Its name, for messages.
+        part: This rank's part.
+        may_sum: Whether its messages may stay unmade; attention's never do.
+    """
     messages = set().union(*(_lifted(layer.inspector.get_param_names(step)) for step in _STEPS))
     edges = _lifted(layer.inspector.get_param_names("edge_update"))
-    sums = is_written_to_sum(layer)
+    sums = may_sum and is_written_to_sum(layer)
     if sums:
         _bind(layer, "aggregate", _summing(layer.aggregate.__func__), part)
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
-        may_sum = sums and method == "propagate"
-        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum), part)
+        takes = {"may_sum": sums and method == "propagate"}
+        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, **takes), part)
     for step, lifted in (*((step, messages) for step in _STEPS[:3]), ("edge_update", edges)):
         # A step may ask for a node's own row too: update(aggregated, x).
         if plain := lifted & set(layer.inspector.get_param_names(step)):
