@@ -67,6 +67,6 @@ def test_under_torchrun(cora: Path, expected: Arrays, tmp_path: Path) -> None:
 
 def test_under_no_launcher(cora: Path, expected: Arrays, tmp_path: Path) -> None:
     """`python train.py`: one rank. In the same process, before it, the lines of a table of docs/graphs.md."""
-    programs = [write_program("From DGL", tmp_path), _line(cora, ("sage",))]
+    programs = [write_program(tmp_path), _line(cora, ("sage",))]
     assert "From DGL has run\n" in alone(one_start(programs, tmp_path), tmp_path, VARIABLES).check().stdout
     _check(tmp_path, ("sage",), expected)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
 CORA = ROOT.parent / "shared" / "datasets" / "planetoid"
 BLOCKS = re.findall(r'^```(python|diff|console)(?: title="([^"]*)")?\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
-SECRET = {"UNILAUNCH_SECRET": "3f0a8d6e71b24c55"}
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_tutorial_does_what_it_shows(folder: Path) -> None:
-    """The files are written and changed as the page says, and the second machine is another folder of this one."""
+    """The files are written and changed as the page says."""
     assert [kind for kind, _, _ in BLOCKS].count("diff") == 3
     for kind, name, text in BLOCKS:
         if kind == "python":
@@ -53,36 +51,27 @@ def _change(file: Path, diff: str) -> None:
 
 def _type(block: str, folder: Path) -> None:
     """Run the commands of a block one after the other; each shown line is in the output, in this order."""
-    others = []
-    for prompt, line, shown in re.findall(r"^(node\d)?\$ (.*)\n((?:(?!node\d\$|\$ ).*\n)*)", block, re.MULTILINE):
-        typed = line.replace("node0", "127.0.0.1")
-        if prompt == "node1" and "export" not in line:
-            shutil.copytree(folder, folder / "node1", symlinks=True, ignore=shutil.ignore_patterns("log_output"))
-            others.append(_start(typed, folder / "node1", folder))
-            continue
-        process = _start(typed, folder, folder)
-        output, _ = process.communicate(timeout=600)
-        assert (process.returncode != 0) == ("failed" in shown), output
-        rest = iter(_alike(output, folder))
+    for line, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        ended = _run(line, folder)
+        assert (ended.returncode != 0) == ("failed" in shown), ended.stdout
+        rest = iter(_alike(ended.stdout, folder))
         missing = [one for one in _alike(shown, folder) if one not in rest]
-        assert missing == [], f"{line}: {output}"
-    for other in others:
-        output, _ = other.communicate(timeout=600)
-        assert other.returncode == 0, output
+        assert missing == [], f"{line}: {ended.stdout}"
 
 
-def _start(line: str, cwd: Path, home: Path) -> "subprocess.Popen[str]":
+def _run(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     variables = {
-        **os.environ, **SECRET, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # noqa: TID251
-        "UNILAUNCH_DATA": str(home / "cache"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # noqa: TID251
+        "UNILAUNCH_DATA": str(folder / "cache"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }  # fmt: skip
-    return subprocess.Popen(
-        ["bash", "-c", line], cwd=cwd, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=variables, text=True, timeout=600, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
 
 
 def _alike(text: str, folder: Path) -> list[str]:
-    """Return the lines with the page's names for this folder, this host and node 0."""
-    for here, there in {str(folder): "~", socket.gethostname(): "vm", "127.0.0.1": "node0"}.items():
+    """Return the lines with the page's names for this folder and this host."""
+    for here, there in {str(folder): "~", socket.gethostname(): "vm"}.items():
         text = text.replace(here, there)
     return text.splitlines()
