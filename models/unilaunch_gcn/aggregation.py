@@ -21,7 +21,6 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Arrays, Floats, FloatType, Indices, NumpyArrays, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.halo_edges import DirectedEdges, Finish, HaloEdges, serving
@@ -308,8 +307,8 @@ def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: st
     kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
     halo = serving(halo, kernels, pool)
     edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
-    rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
-    return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
+    scaling = DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels)
+    return Aggregation(edges, replace(scaling, rounds=halo.rounds))  # rows are gathered as they travel
 
 
 def aggregation_over_columns(

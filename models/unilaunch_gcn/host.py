@@ -29,14 +29,11 @@ from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.user_halo import RowHalo
-from unilaunch_graph.exchange.wire import BFloat16, Exact
 from unilaunch_graph.kernels.choice import Kernels, Products, choose_products
 from unilaunch_graph.kernels.portable import Epilogue, Nonlinearity
-from unilaunch_graph.operators.attention import Attention, AttentionCall
-from unilaunch_graph.operators.edge_dropout import EdgeDropout
+from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores
 from unilaunch_graph.operators.edges import choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
-from unilaunch_graph.operators.scores import AdditiveScores
 from unilaunch_graph.partition.part import Part, merge_in_edges
 
 
@@ -207,16 +204,16 @@ class GraphAttention:
         self.nodes = np.concatenate((part.owned, part.halo))
         halo = RowHalo(part, collectives, meter)
         self.matmat, self.rmatmat = halo.matmat, halo.rmatmat
-        edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
-        self.attention = Attention(edges, AdditiveScores(_SLOPE), make_pool(threads))
+        self.edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
+        self.pool = make_pool(threads)
 
-    def of_layer(self, depth: int, mode: Mode) -> AttentionCall:
+    def of_layer(self, depth: int, mode: Mode) -> Attention:
         """Return the attention of one layer."""
         config, dropout = self.config, None
         if keys := config.dropout_keys(mode, depth):
             low, high = keys
             dropout = EdgeDropout(self.nodes, self.num_owned, high << 32 | low, config.dropout, config.dtype)
-        return AttentionCall(self.attention, dropout)
+        return Attention(self.edges, additive_scores(_SLOPE), self.pool, dropout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +386,7 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
         aggregate = aggregation_over_columns(part, switch, threads, config.conv, config.dtype)
     else:
-        halo = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+        halo = HaloExchange(part, collectives, meter, rounds=config.is_bfloat16)
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
     kernels = kernels_of(part, threads, config.dtype)
     products = choose_products(kernels, is_bfloat16=config.is_bfloat16)

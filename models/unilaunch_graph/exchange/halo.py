@@ -15,7 +15,7 @@ from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.cover import Messages
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.shared_memory import SharedBuffers, share_buffers
-from unilaunch_graph.exchange.wire import Wire
+from unilaunch_graph.kernels.portable import from_bfloat16, to_bfloat16
 from unilaunch_graph.partition.part import Part
 
 #: Writes the product of the owned rows with a matrix of partial sums to an array.
@@ -31,15 +31,17 @@ class HaloExchange:
     Args:
         part: The part: which rows go where.
         collectives: The ranks' collectives.
-        meter: Counts the bytes that arrive, and the time spent waiting.
-        wire: The encoding of the rows in messages.
+        meter: Counts the bytes that arrive, and the time spent waiting; None: no counting.
+        rounds: Floats travel as the words of bfloat16, the upper half of float32's bits: to nearest, ties to even.
     """
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter, wire: Wire) -> None:
+    def __init__(
+        self, part: Part, collectives: Collectives, meter: Meter | None = None, *, rounds: bool = False
+    ) -> None:  # fmt: skip
         self.part = part
         self.collectives = collectives
-        self.meter = meter
-        self.wire = wire
+        self.meter = meter or Meter()
+        self.rounds = rounds
         self.messages = Messages.of_rows(part)
         self.send_rows = part.send_rows
         self.send_counts = self.row_counts = part.send_counts.tolist()
@@ -88,16 +90,16 @@ class HaloExchange:
     def begin(self, rows: Rows) -> "Travelling":
         """Start to send the owned rows that others need. (num_owned, width)"""
         self.shares_memory()
-        columns = self.wire.columns(rows.shape[1], rows.dtype)
-        if not self.shared or not self.shared.pays(*columns):
-            return self._send(rows, *self._buffers(rows.shape[1], rows.dtype))
-        received, places = self.shared.next(*columns)
+        form = rows.shape[1], np.uint16 if self.rounds else rows.dtype
+        if not self.shared or not self.shared.pays(*form):
+            return self._send(rows, *self._buffers(*form))
+        received, places = self.shared.next(*form)
         for rank, place in places:
             self._pack(rows, rank, place)
         with self.meter.communication():
             exchange = self.shared.written()
         self.meter.received(received.nbytes)
-        return Travelling(exchange, received, rows, self)
+        return Travelling(exchange, received, rows.dtype, self.meter)
 
     def _send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
         """Start to send the rows in messages."""
@@ -105,47 +107,53 @@ class HaloExchange:
             for rank, place in groups(sent, self.send_counts):
                 self._pack(rows, rank, place)
         else:
-            self.wire.pack(rows, self.send_rows, sent)
+            _take(rows, self.send_rows, sent)
         with self.meter.communication():
             exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
-        return Travelling(exchange, received, rows, self)
+        return Travelling(exchange, received, rows.dtype, self.meter)
 
     def _pack(self, rows: Rows, rank: int, place: NDArray[Any]) -> None:
         """Write the message to a rank: rows, then partial sums."""
         begin, count = sum(self.row_counts[:rank]), self.row_counts[rank]
-        self.wire.pack(rows, self.send_rows[begin : begin + count], place[:count])
+        _take(rows, self.send_rows[begin : begin + count], place[:count])
         if self.sums:
             self.sums[rank](rows, place[count:])
 
     def _buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return buffers in reused memory, which grows to the widest exchange."""
-        columns, kind = self.wire.columns(width, dtype)
         counts = sum(self.send_counts), sum(self.receive_counts)
-        sizes = [rows * columns * np.dtype(kind).itemsize for rows in counts]
+        sizes = [rows * width * np.dtype(dtype).itemsize for rows in counts]
         if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
             # In place, for the exchanges made by `among`.
             self.kept[:] = [
                 empty_rows((max(size, len(one)),), np.uint8) for size, one in zip(sizes, self.kept, strict=True)
             ]
         sent, received = (
-            memory[:size].view(kind).reshape(rows, columns)
+            memory[:size].view(dtype).reshape(rows, width)
             for memory, size, rows in zip(self.kept, sizes, counts, strict=True)
         )
         return sent, received
 
 
+def _take(rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
+    """Write the chosen rows to an array of their type, or of bfloat16's words."""
+    if rows.dtype == out.dtype:
+        np.take(rows, chosen, axis=0, out=out, mode="clip")  # clip: without it, take makes a copy first
+    else:
+        out[...] = to_bfloat16(rows[chosen].astype(np.float32, copy=False))
+
+
 class Travelling:
     """Halo rows of this epoch that are being received."""
 
-    def __init__(self, exchange: Exchange, received: NDArray[Any], rows: Rows, halo: HaloExchange) -> None:
-        self.exchange, self.received, self.halo = exchange, received, halo
-        self.width, self.dtype = rows.shape[1], rows.dtype
+    def __init__(self, exchange: Exchange, received: NDArray[Any], dtype: Any, meter: Meter) -> None:
+        self.exchange, self.received, self.dtype, self.meter = exchange, received, dtype, meter
         self.arrived: Rows | None = None
 
     def progress(self) -> None:
         """Advance the communication; called between pieces of other work."""
-        with self.halo.meter.communication():
+        with self.meter.communication():
             self.exchange.progress()
 
     def wait(self) -> Rows:
@@ -154,7 +162,8 @@ class Travelling:
         (num_halo or messages, width)
         """
         if self.arrived is None:
-            with self.halo.meter.communication():
+            with self.meter.communication():
                 self.exchange.wait()
-            self.arrived = self.halo.wire.unpack(self.received, self.width, self.dtype)
+            is_as_sent = self.received.dtype == self.dtype
+            self.arrived = self.received if is_as_sent else from_bfloat16(self.received).astype(self.dtype, copy=False)
         return self.arrived

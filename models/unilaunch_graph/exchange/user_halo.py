@@ -3,9 +3,8 @@
 `Directory` plans the second: which rank has each node, and who sends which rows to whom.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,7 +15,7 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.purpose import Purpose
 
@@ -34,31 +33,25 @@ class RowHalo:
     """
 
     def __init__(self, part: Part, collectives: Collectives, meter: Meter | None = None) -> None:
-        self.collectives, self.num_owned = collectives, part.num_owned
-        self.meter = meter or Meter()
-        self.send_counts, self.halo_counts = part.send_counts.tolist(), part.halo_counts.tolist()
-        self.exchange = HaloExchange(part, collectives, self.meter, Exact())
+        self.calls, self.num_owned, self.num_halo = collectives.calls, part.num_owned, part.num_halo
+        self.exchange = HaloExchange(part, collectives, meter)
+        self.back = self.exchange.among(np.arange(part.num_halo, dtype=np.int32), part.halo_counts, part.send_counts)
         self.home = _sums(part.send_rows, part.num_owned)
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
         sent = np.ascontiguousarray(rows)
-        self.collectives.calls.purpose = Purpose.HALO
+        self.calls.purpose = Purpose.HALO
         arriving = self.exchange.begin(sent)
-        whole: Rows = empty_rows((self.num_owned + sum(self.halo_counts), rows.shape[1]), rows.dtype)
+        whole: Rows = empty_rows((self.num_owned + self.num_halo, rows.shape[1]), rows.dtype)
         whole[: self.num_owned] = rows
         whole[self.num_owned :] = arriving.wait()
         return whole
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the owned rows plus the halo rows of other ranks for these nodes, added in the order of the ranks."""
-        received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
-        halo = np.ascontiguousarray(rows[self.num_owned :])
-        self.collectives.calls.purpose = Purpose.SUM_HALO
-        with self.meter.communication():
-            self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
-        self.meter.received(received.nbytes)
-        whole: Rows = rows[: self.num_owned] + self.home @ received
+        self.calls.purpose = Purpose.SUM_HALO
+        whole: Rows = rows[: self.num_owned] + self.home @ self.back.begin(rows[self.num_owned :]).wait()
         return whole
 
 
@@ -88,25 +81,22 @@ class RowFetch:
     """
 
     def __init__(self, halo: RowHalo, fetch: Fetch) -> None:
-        self.halo, self.fetch = halo, fetch
+        self.calls, self.places = halo.calls, fetch.places
         counts = np.array(fetch.send_counts), np.array(fetch.receive_counts)
         self.exchange = halo.exchange.among(fetch.send_rows.astype(np.int32), *counts)
+        self.back = halo.exchange.among(np.arange(counts[1].sum(), dtype=np.int32), *counts[::-1])
+        self.home = _sums(fetch.send_rows, halo.num_owned)
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the rows of the nodes. (nodes, width)"""
         sent = np.ascontiguousarray(rows)
-        self.halo.collectives.calls.purpose = Purpose.FETCH
-        return self.exchange.begin(sent).wait()[self.fetch.places]
+        self.calls.purpose = Purpose.FETCH
+        return self.exchange.begin(sent).wait()[self.places]
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return for each owned row the sum of the rows that all ranks have for it. (num_owned, width)"""
-        fetch, sums = self.fetch, _sums(self.fetch.places, sum(self.fetch.receive_counts)) @ rows
-        received: Any = np.empty((len(fetch.send_rows), rows.shape[1]), rows.dtype)
-        self.halo.collectives.calls.purpose = Purpose.FETCH
-        with self.halo.meter.communication():
-            self.halo.collectives.exchange(sums, fetch.receive_counts, received, fetch.send_counts).wait()
-        self.halo.meter.received(received.nbytes)
-        whole: Rows = _sums(fetch.send_rows, self.halo.num_owned) @ received
+        self.calls.purpose = Purpose.FETCH
+        whole: Rows = self.home @ self.back.begin(_sums(self.places, len(self.back.send_rows)) @ rows).wait()
         return whole
 
 
@@ -114,16 +104,6 @@ def _sums(places: Ids | Indices, size: int) -> sp.csr_array:
     """Return the matrix that adds rows, in their order, each to the row of its place. (size, rows)"""
     entries = (np.ones(len(places), np.int8), (places, np.arange(len(places))))
     return sp.coo_array(entries, shape=(size, len(places))).tocsr()
-
-
-class Exchanging(Protocol):
-    """Ranks that exchange arrays in the host's memory. All ranks must call each of these."""
-
-    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
-        """Return the rows from every rank; the arguments are those of `Collectives.exchange`."""
-
-    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of all ranks' *numbers*. The argument may be overwritten."""
 
 
 class Directory:
@@ -134,9 +114,9 @@ class Directory:
         ranks: All ranks.
     """
 
-    def __init__(self, part: Part, ranks: Exchanging) -> None:
+    def __init__(self, part: Part, ranks: ScriptRanks) -> None:
         self.part: Part = part
-        self.ranks: Exchanging = ranks
+        self.ranks: ScriptRanks = ranks
         #: Of each rank, the place of its first row, if the rows of all ranks stand one after the other. (num_parts,)
         self.begins: Ids = np.zeros(0, np.int64)
         #: The place of each node's row, by the node's global id. (num_nodes,)

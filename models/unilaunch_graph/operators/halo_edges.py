@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from unilaunch_graph.arrays import Rows, empty_rows
 from unilaunch_graph.exchange.cover import plan_messages
 from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels
 from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, multiply_blocks, transposed
 from unilaunch_graph.partition.part import Part
@@ -28,7 +27,7 @@ def serving(halo: HaloExchange, kernels: Kernels, pool: Pool) -> HaloExchange:
 
     Where ranks share memory, or rows are rounded: the halo rows. Else what `covering` returns, as its arguments are.
     """
-    if halo.part.num_parts == 1 or isinstance(halo.wire, BFloat16) or halo.shares_memory():
+    if halo.part.num_parts == 1 or halo.rounds or halo.shares_memory():
         return halo
     return covering(halo, kernels, pool)
 

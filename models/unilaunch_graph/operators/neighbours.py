@@ -78,7 +78,7 @@ class NeighboursOfAllParts:
     ) -> None:
         part = replace(halo.part, owned_weights=_ONES, halo_weights=_ONES)
         self.calls, kernels = halo.collectives.calls, choose_kernels(dtype, part.num_edges, 1)
-        halo = covering(HaloExchange(part, halo.collectives, halo.meter, halo.wire), kernels, pool)
+        halo = covering(HaloExchange(part, halo.collectives, halo.meter), kernels, pool)
         self.edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
         degrees = np.diff(part.owned_indptr + part.halo_indptr)
         self.scale = (1 / np.maximum(degrees, 1)).astype(dtype)[:, None] if mean else None

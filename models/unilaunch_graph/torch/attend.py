@@ -10,9 +10,8 @@ from typing_extensions import override
 
 from unilaunch_graph.network.functions import halo
 from unilaunch_graph.network.layers import Framework, GraphAttention
-from unilaunch_graph.operators.attention import Attention, AttentionCall, Scores
+from unilaunch_graph.operators.attention import Attention, Scores, dynamic_scores, product_scores
 from unilaunch_graph.operators.edges import FILLS
-from unilaunch_graph.operators.scores import DynamicScores, ProductScores
 from unilaunch_graph.torch.as_written import aggregates_as_written, is_of_pyg, is_plain_linear, is_plain_matrix
 from unilaunch_graph.torch.dispatch import current
 from unilaunch_graph.torch.layers import TORCH
@@ -75,8 +74,7 @@ class _Attention(GraphAttention):
         if self.lin_edge is not None:
             features = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
             of_edges = self.chosen_features(part, edges, features), self.lin_edge.weight
-        attention = Attention(edges.edges, scores, TORCH.pool())
-        function = AttentionCall(attention, self.edge_dropout(rows[0], part, edges, None))
+        function = Attention(edges.edges, scores, TORCH.pool(), self.edge_dropout(rows[0], part, edges, None))
         out = TORCH.call(function, *rows, *of_edges)
         return out if self.concat else out.view(-1, self.heads, self.out_channels).mean(1)
 
@@ -94,7 +92,7 @@ class _Dynamic(_Attention):
     def run(self, x: torch.Tensor, part: GraphPart, edge_attr: Any) -> Any:
         (left,) = _with_halo(x, part, self.lin_l)
         right = left[: part.num_owned] if self.share_weights else self.lin_r(x)
-        out = self.call(DynamicScores(self.negative_slope), part, edge_attr, left, right, self.att[0])
+        out = self.call(dynamic_scores(self.negative_slope), part, edge_attr, left, right, self.att[0])
         if self.res is not None:
             out = out + self.res(x)
         return out * 1 if self.bias is None else out + self.bias  # the caller may write to it
@@ -116,7 +114,7 @@ class _Product(_Attention):
     @override
     def run(self, x: torch.Tensor, part: GraphPart, edge_attr: Any) -> Any:
         key, value = _with_halo(x, part, self.lin_key, self.lin_value)
-        out = self.call(ProductScores(self.heads), part, edge_attr, self.lin_query(x), key, value)
+        out = self.call(product_scores(self.heads), part, edge_attr, self.lin_query(x), key, value)
         if not self.root_weight:
             return out * 1
         own = self.lin_skip(x)

@@ -19,7 +19,6 @@ from unilaunch_graph.exchange import cover
 from unilaunch_graph.exchange.cover import smallest_cover
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, serving
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 
@@ -67,7 +66,7 @@ def test_products_are_the_halos_with_the_fewest_messages(cut: Cut) -> None:
     def work(rank: int, collectives: Collectives) -> tuple[Any, ...]:
         part, meter = parts[rank], Meter()
         kernels = kernels_of(part, 1, F64)
-        halo = serving(HaloExchange(part, collectives, meter, Exact()), kernels, None)
+        halo = serving(HaloExchange(part, collectives, meter), kernels, None)
         edges = (DirectedEdges if graph.is_directed else HaloEdges)(part, halo, kernels, None)
         meter.read()
         found = [step(x[part.owned], lambda rows, _: rows) for step in (edges.matmat, edges.rmatmat)]
