@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_graph.arrays import Arrays, Floats, FloatType, Indices, NumpyArrays, Rows, empty_rows
+from unilaunch_gcn.tensors import DeviceTensors
+from unilaunch_graph.arrays import Floats, FloatType, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
@@ -229,9 +230,6 @@ class DiagonalScaling:
         return product
 
 
-NUMPY = NumpyArrays()
-
-
 class ColumnSwitch:
     """The all-to-all between some rows of all columns and all rows of some columns.
 
@@ -242,13 +240,16 @@ class ColumnSwitch:
         adjacency: The whole graph, mapped from a file: the ranks of a host share one copy in memory.
         collectives: The ranks' collectives.
         meter: Counts the bytes that arrive, and the time spent waiting.
-        arrays: The library of the arrays that are sent.
+        tensors: The framework of the tensors that are sent; None: arrays of the host are.
     """
 
     def __init__(
-        self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter, arrays: Arrays = NUMPY
-    ) -> None:
-        self.index, self.collectives, self.meter, self.arrays = part.index, collectives, meter, arrays
+        self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter,
+        tensors: DeviceTensors | None = None,
+    ) -> None:  # fmt: skip
+        self.index, self.collectives, self.meter = part.index, collectives, meter
+        self.concatenate: Callable[[list[Any], int], Any] = tensors.concatenate if tensors else np.concatenate
+        self.empty = tensors.empty if tensors else _empty
         self.adjacency = adjacency
         self.counts: list[int] = np.diff(adjacency.offsets).tolist()
 
@@ -257,7 +258,7 @@ class ColumnSwitch:
         if len(self.counts) == 1:
             return rows
         spans = self._spans(rows.shape[1])
-        sent = self.arrays.concatenate([rows[:, begin:end].reshape(-1) for begin, end in spans], 0)
+        sent = self.concatenate([rows[:, begin:end].reshape(-1) for begin, end in spans], 0)
         width = _length(spans[self.index])
         received = self._exchange(
             sent, [_length(span) * len(rows) for span in spans], [count * width for count in self.counts]
@@ -274,11 +275,11 @@ class ColumnSwitch:
             columns.reshape(-1), [count * own for count in self.counts], [_length(span) * num_owned for span in spans]
         )
         blocks = [received[begin * num_owned : end * num_owned].reshape(num_owned, end - begin) for begin, end in spans]
-        return self.arrays.concatenate(blocks, 1)
+        return self.concatenate(blocks, 1)
 
     def _exchange(self, sent: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Any:
         size = sum(receive_counts)
-        received = self.arrays.empty((size, 1), sent)
+        received = self.empty((size, 1), sent)
         with self.meter.communication("all-to-all"):
             self.collectives.exchange(sent.reshape(-1, 1), send_counts, received, receive_counts).wait()
         self.meter.received((size - receive_counts[self.index]) * sent.itemsize)
@@ -288,6 +289,10 @@ class ColumnSwitch:
         """Return where each rank's columns begin and end."""
         num_parts = len(self.counts)
         return list(pairwise(part * width // num_parts for part in range(num_parts + 1)))
+
+
+def _empty(shape: tuple[int, int], like: Any) -> Any:
+    return np.empty(shape, like.dtype)
 
 
 def _length(span: tuple[int, int]) -> int:
