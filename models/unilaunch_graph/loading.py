@@ -21,7 +21,7 @@ from unilaunch.spec.run_spec import validate
 from unilaunch.spec.variables import variable_of
 from unilaunch_graph.data.graph_folder import as_array
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.preparation import Check, prepare_part
+from unilaunch_graph.partition.preparation import Check, ScriptLog, prepare_part
 from unilaunch_graph.spec import DataSpec
 
 #: Each has a package of its name beside this module.
@@ -29,19 +29,11 @@ _FRAMEWORKS = ("torch", "mindspore")
 _logger = logging.getLogger("unilaunch_graph")
 
 
-class _Log:
-    """The log of a library: Python's `logging`, logger "unilaunch_graph", level INFO."""
-
-    def say(self, message: str, /) -> None:
-        """Log it."""
-        _logger.info(message)
-
-
 @dataclass(frozen=True, slots=True)
 class _Ranks:
     world: World
     peers: Peers
-    log: _Log
+    log: ScriptLog
 
     def together(self, phase: str) -> AbstractContextManager[None]:
         _logger.debug(phase)
@@ -96,7 +88,7 @@ def part_of(member: Member, options: DataSpec, *, as_given: bool, check: Check |
     Raises:
         UnilaunchError: The data set cannot be used.
     """
-    return prepare_part(options, _Ranks(member.world, member.peers, _Log()), as_given=as_given, check=check)
+    return prepare_part(options, _Ranks(member.world, member.peers, ScriptLog()), as_given=as_given, check=check)
 
 
 def load(name: str | Path, *, framework: str | None = None, **options: Any) -> Any:

@@ -5,6 +5,8 @@
 3. `prepare_part` is called by all ranks: rank 0 prepares the partition, and each rank reads its part.
 """
 
+import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -51,11 +53,32 @@ Check = Callable[[Graph | Part], None]
 Owner = NDArray[np.int64]
 
 
+#: Directed edges from which on METIS takes more than some seconds.
+MANY_EDGES = 3_000_000
+_logger = logging.getLogger("unilaunch_graph")
+
+
 class Log(Protocol):
     """An object that reports the progress of a preparation."""
 
     def say(self, message: str, /) -> None:
         """Log *message*."""
+
+
+class ScriptLog:
+    """The log of a script that loads a graph: Python's `logging`, logger "unilaunch_graph", level INFO."""
+
+    def say(self, message: str, /) -> None:
+        """Log *message*."""
+        _logger.info(message)
+
+    def say_anyway(self, message: str, /) -> None:
+        """Log *message*, and where nobody sees that level, write it to standard error."""
+        if _logger.isEnabledFor(logging.INFO):
+            self.say(message)
+        else:
+            sys.stderr.write(f"unilaunch_graph: {message}\n")
+            sys.stderr.flush()
 
 
 class DescribedGraph(NamedTuple):
@@ -197,7 +220,8 @@ class _Division(NamedTuple):
         graph, num_parts, parallel = _without_rows(graph), self.num_parts, self.options.parallel
         if parallel != "tensor":
             structure = graph.structure()
-            owner, partitioner, halo = self._assign(structure, log)
+            self._say_begin(structure, log)
+            owner, partitioner, halo = self._assign(structure)
             if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure
                 halo = halo_size(graph, owner, num_parts)
             said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
@@ -208,15 +232,22 @@ class _Division(NamedTuple):
         adjacency, slices = slice_nodes(graph, num_parts)
         return _Divided("by columns", "none", slices, adjacency)
 
-    def _assign(self, structure: Graph, log: Log) -> Assignment:
+    def _say_begin(self, structure: Graph, log: Log) -> None:
+        """Say what is cut before METIS cuts and orders it: METIS holds the interpreter's lock."""
+        chosen = "" if self.options.partitioner in {"auto", "metis"} else f" by {self.options.partitioner}"
+        how = f"{chosen}, in at most {PATIENCE} s" if chosen else " as owner says" if self.owner is not None else ""
+        is_long = bool(chosen) or len(structure.indices) >= MANY_EDGES
+        say = log.say_anyway if is_long and isinstance(log, ScriptLog) else log.say
+        edges = f"{structure.num_nodes:,} nodes and {len(structure.indices) // 2:,} edges"
+        say(f"cutting {edges} into {_parts(self.num_parts)}{how}")
+
+    def _assign(self, structure: Graph) -> Assignment:
         """Return who owns each node: what the user has decided, or a partitioner."""
         owner, num_parts, partitioner = self.owner, self.num_parts, self.options.partitioner
         if owner is not None:
             if len(owner) != structure.num_nodes:
                 raise InputError(f"owner: {len(owner):,} numbers, but the graph has {structure.num_nodes:,} nodes")
             return Assignment(owner, "owner", halo_size(structure, owner, num_parts))
-        bound = "" if partitioner in {"auto", "metis"} else f" by {partitioner}, in at most {PATIENCE} s"
-        log.say(f"cutting it into {_parts(num_parts)}{bound}")
         return assign(structure, num_parts, self.options.balance, partitioner)
 
 

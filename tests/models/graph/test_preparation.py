@@ -151,6 +151,29 @@ def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
             assert (said in capsys.readouterr().err) == (divided and asked is None)
 
 
+def test_a_script_is_told_before_a_long_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of how many nodes, edges and parts, on standard error, before METIS begins; nothing where no cut is made."""
+    folder, cut, said = _write_graph(tmp_path / "own"), preparation.assign, []
+
+    def lines() -> list[str]:
+        return [line for line in capsys.readouterr().err.splitlines() if "cutting" in line]
+
+    def assign(*args: Any) -> Any:
+        said.append(lines())
+        return cut(*args)
+
+    monkeypatch.setattr(preparation, "assign", assign)
+    for name, many_edges in (("long", 10), ("short", 1_000_000)):
+        monkeypatch.setattr(preparation, "MANY_EDGES", many_edges)
+        for _ in range(2):
+            ug.load(folder, framework="torch", data_dir=tmp_path, partition_dir=tmp_path / name)
+    edges = len(open_dataset(str(folder), tmp_path, None, 0, normalize_features=None).load().structure().indices) // 2
+    assert said == [[f"unilaunch_graph: cutting 60 nodes and {edges} edges into 1 part"], []]
+    assert not lines()
+
+
 def _write_graph(folder: Path, **changed: Any) -> Path:
     """Write a graph of 60 nodes as a folder, with other arrays than the usual ones."""
     draw = np.random.default_rng(0)
