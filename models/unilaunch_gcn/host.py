@@ -1,6 +1,6 @@
 """The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -61,58 +61,47 @@ class Product:
         return self.products.product(upstream, weight.T), self.products.product(rows.T, upstream)
 
 
-class Activation:
-    """ReLU, then dropout if there are words of a mask. Where the result is above 0, both have let the number pass.
+@dataclass(frozen=True, slots=True)
+class RowFunction:
+    """A function of one array.
 
-    Args:
-        kernels: What computes it.
-        words: What the mask is made of.
+    Attributes:
+        value: Returns the result.
+        derivative: Returns the gradient of the array from the array, the result, and the gradient of the result.
     """
 
-    def __init__(self, kernels: Kernels, words: MaskWords | None = None) -> None:
-        self.kernels, self.words = kernels, words
+    value: Callable[[Floats], Floats]
+    derivative: Callable[[Floats, Floats, Floats], Floats]
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return max(0, rows), or that times the mask."""
-        return self.kernels.activate(inputs[0], self.words)
-
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
-        """Return the gradient of the rows."""
-        return [self.kernels.pass_positive(out, gradient, self.words.scale if self.words else 1.0)]
-
-
-class Elu:
-    """x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15)."""
-
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return elu of each number of the only input."""
-        (rows,) = inputs
-        out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
-        return out
+        """Return the result."""
+        return self.value(inputs[0])
 
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
-        """Return the gradient of the numbers."""
-        return [gradient * np.where(inputs[0] > 0, 1, out + 1)]
+        """Return the gradient of the array."""
+        return [self.derivative(inputs[0], out, gradient)]
 
 
-class Dropout:
-    """The rows times a mask, which is made anew in backward and never stored.
+def activation(kernels: Kernels, words: MaskWords | None = None) -> RowFunction:
+    """Return ReLU, then dropout if there are words of a mask. Where the result is above 0, both let the number pass."""
+    scale = words.scale if words else 1.0
+    return RowFunction(
+        lambda rows: kernels.activate(rows, words), lambda _, out, gradient: kernels.pass_positive(out, gradient, scale)
+    )
 
-    Args:
-        kernels: What computes it.
-        words: What the mask is made of.
-    """
 
-    def __init__(self, kernels: Kernels, words: MaskWords) -> None:
-        self.kernels, self.words = kernels, words
+#: x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15).
+ELU = RowFunction(
+    lambda rows: np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0))),
+    lambda rows, out, gradient: gradient * np.where(rows > 0, 1, out + 1),
+)
 
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return the rows times the mask."""
-        return self.kernels.drop_out(inputs[0], self.words)
 
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
-        """Return the gradient of the rows."""
-        return [self.kernels.drop_out(gradient, self.words)]
+def dropout(kernels: Kernels, words: MaskWords) -> RowFunction:
+    """Return the product with a mask, which is made anew in backward and never stored."""
+    return RowFunction(
+        lambda rows: kernels.drop_out(rows, words), lambda _, __, gradient: kernels.drop_out(gradient, words)
+    )
 
 
 def can_fuse(layers: Sequence[Layer]) -> bool:
@@ -363,17 +352,16 @@ class HostPass(Pass):
 
     @override
     def activated(self, depth: int, rows: Any) -> Any:
-        elu_or_relu = Elu() if self.layers[depth].heads else Activation(self.problem.kernels)
-        return self.tensors.call(elu_or_relu, rows)
+        return self.tensors.call(ELU if self.layers[depth].heads else activation(self.problem.kernels), rows)
 
     @override
     def dropped(self, depth: int, rows: Any) -> Any:
         words = self.problem.mask(self.mode, depth)
-        return self.tensors.call(Dropout(self.problem.kernels, words), rows) if words else rows
+        return self.tensors.call(dropout(self.problem.kernels, words), rows) if words else rows
 
     @override
     def entering(self, depth: int, rows: Any) -> Any:
-        return self.tensors.call(Activation(self.problem.kernels, self.problem.mask(self.mode, depth)), rows)
+        return self.tensors.call(activation(self.problem.kernels, self.problem.mask(self.mode, depth)), rows)
 
 
 def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:

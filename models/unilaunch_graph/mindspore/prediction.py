@@ -104,9 +104,9 @@ def predict(
 ) -> Any:
     """Return a network's output for this rank's nodes, and write the output for all nodes. All ranks must call this.
 
-    As `ug.torch.predict`, whose arguments these are, with a `CellList` in place of a `ModuleList`, and cells in evaluation
-    mode (`set_train(False)`). A block takes twice as many numbers for a row or edge as a layer gets, since MindSpore does
-    not tell what the layer makes. The row that a part without edges has more is left out.
+    As `ug.torch.predict`, whose arguments these are, with a `CellList` in place of a `ModuleList`. Cells must be in
+    evaluation mode (`set_train(False)`). A block takes twice as many numbers for a row or edge as a layer gets, since
+    MindSpore does not tell what the layer makes. The row that a part without edges has more is left out.
 
     Raises:
         SpecError: A layer is not exact on a block, or is in training mode; the message names it.
