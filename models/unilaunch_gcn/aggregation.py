@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_gcn.tensors import DeviceTensors
-from unilaunch_graph.arrays import Floats, FloatType, Indices, Rows, empty_rows
+from unilaunch_graph.arrays import Floats, FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
@@ -27,48 +27,6 @@ from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.halo_edges import DirectedEdges, Finish, HaloEdges, serving
 from unilaunch_graph.operators.row_blocks import RowBlocks, make_pool, multiply_blocks, transposed
 from unilaunch_graph.partition.part import Adjacency, Part
-
-
-@dataclass(frozen=True, slots=True)
-class Scales:
-    """The operator left (W + loops) right; its transpose has W's, and left and right exchanged.
-
-    Attributes:
-        left: (n,) float64
-        right: (n,) float64
-        loops: (n,) float64
-    """
-
-    left: NDArray[np.float64]
-    right: NDArray[np.float64]
-    loops: NDArray[np.float64]
-
-
-def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.float32]) -> Scales:
-    """Return the factors of nodes.
-
-    A node without any edge and without a loop has the factor 0, as in PyG's GDC: its row and column of A_hat are 0. A
-    diffusion with a high threshold leaves such nodes.
-
-    Args:
-        conv: "gcn" or "sage".
-        strengths: Sum of the weights of each node's edges in the whole graph, without that to itself. (n,)
-        loops: Weight of the edge to itself. (n,)
-    """
-    if conv == "sage":
-        left = _inverse(strengths)
-        return Scales(left, np.ones(len(left)), np.zeros(len(left)))
-    scale = _inverse(np.sqrt(strengths + loops))
-    return Scales(scale, scale, loops.astype(np.float64))
-
-
-def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
-
-
-def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:
-    """Return the weight of each edge: its own, or 1 in a graph that brings none. (edges,)"""
-    return weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
 
 
 class Edges(Protocol):
@@ -138,7 +96,9 @@ ONES: Rows = np.ones((1, 1), np.float32)
 
 @dataclass(frozen=True, slots=True)
 class DiagonalScaling:
-    """The diagonal matrices of `Scales`, as columns that rows are multiplied by; None stands for ones, or for no loops.
+    """The operator left (W + loops) right; its transpose has W's, and left and right exchanged.
+
+    The diagonal matrices are columns that rows are multiplied by; None stands for ones, or for no loops.
 
     Attributes:
         left: (n, 1)
@@ -161,6 +121,9 @@ class DiagonalScaling:
     ) -> "DiagonalScaling":  # fmt: skip
         """Return the scaling of a part's owned rows.
 
+        A node without any edge and without a loop has the factor 0, as in PyG's GDC: its row and column of A_hat are 0.
+        A diffusion with a high threshold leaves such nodes.
+
         Args:
             part: The part.
             conv: The normalisation: "gcn" or "sage".
@@ -168,15 +131,18 @@ class DiagonalScaling:
             tensor: Returns an array as the kind of array that the rows are.
             kernels: What scales and finishes rows on the host.
         """
-        scales = node_scales(conv, part.strengths, part.loops)
+        sums = part.strengths if conv == "sage" else np.sqrt(part.strengths + part.loops)
+        factors = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
 
-        def column(values: NDArray[np.float64]) -> Any:
+        def column(values: Floats) -> Any:
             return tensor(values.astype(dtype)[:, None])
 
-        left, right = (column(side) if (side != 1).any() else None for side in (scales.left, scales.right))
-        if not scales.loops.any():
-            return cls(left, right, None, kernels)
-        return cls(left, right, ONES if (scales.loops == 1).all() else column(scales.loops), kernels)
+        left = column(factors) if (factors != 1).any() else None
+        if conv == "sage":
+            return cls(left, None, None, kernels)
+        if not part.loops.any():
+            return cls(left, left, None, kernels)
+        return cls(left, left, ONES if (part.loops == 1).all() else column(part.loops), kernels)
 
     @property
     def transposed(self) -> "DiagonalScaling":

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling, edge_weights
+from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling
 from unilaunch_gcn.epilogue import Epilogue
 from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.network import EPSILON, Network, Pass
@@ -40,7 +40,8 @@ def edges_on_device(
     """
 
     def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], shape: tuple[int, int]) -> Any:
-        return arrays.sparse(indptr, indices, edge_weights(weights, indices, dtype), shape)
+        values = weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
+        return arrays.sparse(indptr, indices, values, shape)
 
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)

@@ -26,9 +26,8 @@ from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, prune
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept
-from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.halo import HaloExchange, RowHalo
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.kernels.choice import Kernels, Products, choose_products
 from unilaunch_graph.kernels.portable import Epilogue, Nonlinearity
 from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores

@@ -22,7 +22,7 @@ from unilaunch_graph.data.arrays import widened as widened_words
 from unilaunch_graph.data.graph import NONE
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.gather import gather_rows
-from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
+from unilaunch_graph.exchange.halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum

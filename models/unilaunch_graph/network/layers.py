@@ -18,7 +18,7 @@ from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores
 from unilaunch_graph.operators.edges import FILLS, ChosenEdges, ChosenFeatures, choose_edges, choose_features
-from unilaunch_graph.operators.neighbours import Neighbours, NeighboursOfAllParts
+from unilaunch_graph.operators.halo_edges import Neighbours, NeighboursOfAllParts
 from unilaunch_graph.partition.part import Part, merge_in_edges
 
 #: Whether the ranks of these collectives share memory: it is asked once.

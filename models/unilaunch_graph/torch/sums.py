@@ -17,7 +17,7 @@ from torch_geometric.nn.aggr import Aggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
-from unilaunch_graph.operators.neighbours import Neighbours
+from unilaunch_graph.operators.halo_edges import Neighbours
 from unilaunch_graph.torch.as_written import aggregates_as_written, is_plain_matrix
 from unilaunch_graph.torch.layers import TORCH, made_of
 from unilaunch_graph.torch.part import GraphPart, is_same

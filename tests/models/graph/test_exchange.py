@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.halo import Directory, HaloExchange, RowFetch, RowHalo
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.user_halo import Directory, RowFetch, RowHalo
 from unilaunch_graph.kernels.portable import from_bfloat16, to_bfloat16
 from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum

@@ -18,7 +18,7 @@ from models.graph.test_torch_layers import PARTS, WHOLE, WITHOUT_EDGES, check_ex
 from models.graph.test_users_classes import WITHOUT_NODES
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch_graph.operators.edges import order_edges
-from unilaunch_graph.operators.neighbours import Neighbours
+from unilaunch_graph.operators.halo_edges import Neighbours
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.torch import GATConv, SAGEConv
 from unilaunch_graph.torch.distributed import distribute
