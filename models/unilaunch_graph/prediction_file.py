@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,8 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph_folder import NO_NAMES, Names, read_names
 from unilaunch_graph.data.labels import Task, predicted_classes
-from unilaunch_graph.exchange.gather import save_rows
+from unilaunch_graph.exchange.gather import gather_rows
+from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_graph.new_files import folder_beside, map_new_file, refuse_no_file
 from unilaunch_graph.partition.part import Part
 
@@ -85,6 +87,49 @@ def save_predictions(
                 shutil.move(aside / "whole", path)
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collectives: Collectives) -> None:
+    """Write the rows of all nodes as one .npz file, whole or not at all; all ranks must call it.
+
+    Rank 0 puts the rows in order in a file beside the result, so that no rank has more than one block of other ranks'
+    rows in its memory.
+
+    Args:
+        path: The file; only rank 0 writes it.
+        part: This rank's part.
+        arrays: The owned rows of each array, by its name in the file. (num_owned,) or (num_owned, width)
+        collectives: The ranks' collectives on host arrays.
+
+    Raises:
+        InputError: On rank 0: the file cannot be written, or is a folder.
+    """
+    ranks = ScriptRanks(part.index, part.num_parts, collectives)
+    if part.index:
+        for array in arrays.values():
+            deque(gather_rows(part, array, ranks), maxlen=0)
+        return
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder: expected the name of a file")
+        with folder_beside(path) as folder:
+            for array_name, array in arrays.items():
+                _map_rows(folder / f"{array_name}.npy", part, array, ranks)
+            whole = folder / "whole"  # no array's file: the user may have called the result rows.npy
+            with ZipFile(whole, "w", allowZip64=True) as archive:
+                for array_name in arrays:
+                    archive.write(folder / f"{array_name}.npy", f"{array_name}.npy")
+            shutil.move(whole, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _map_rows(file: Path, part: Part, array: NDArray[Any], ranks: ScriptRanks) -> None:
+    whole = map_new_file(file, array.dtype, (part.num_nodes, *array.shape[1:]))
+    for nodes, rows in gather_rows(part, array, ranks):
+        whole[nodes] = rows
+    if isinstance(whole, np.memmap):
+        whole.flush()
 
 
 def _classes(part: Part, scores: Rows, file: Path) -> NDArray[Any] | None:

@@ -21,7 +21,7 @@ from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.data.arrays import widened as widened_words
 from unilaunch_graph.data.graph import NONE
 from unilaunch_graph.dropout import mask_of
-from unilaunch_graph.exchange.gather import gather_rows
+from unilaunch_graph.exchange.gather import gather
 from unilaunch_graph.exchange.halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
@@ -121,14 +121,8 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
     def gathered(self, rows: Tensor) -> Tensor | None:
         only_pynative()
         sent = widened(rows) if rows.dtype == ms.bfloat16 else rows
-        array = sent.reshape(self.num_owned, -1).asnumpy()[: self.arrays.num_owned]
-        whole = np.empty((0 if self.rank else self.num_nodes, array.shape[1]), array.dtype)
-
-        def put(nodes: NDArray[np.int32], values: NDArray[Any]) -> None:
-            whole[nodes] = values
-
-        gather_rows(self.arrays, array, self.ranks.collectives, put)
-        return None if self.rank else Tensor(whole.reshape(-1, *rows.shape[1:])).astype(rows.dtype)
+        whole = gather(self.arrays, sent.asnumpy()[: self.arrays.num_owned], self.ranks)
+        return None if whole is None else Tensor(whole).astype(rows.dtype)
 
     @override
     def fetched(self, rows: Tensor, nodes: Any) -> Tensor:

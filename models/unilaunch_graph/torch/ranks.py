@@ -1,6 +1,6 @@
 """The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -71,10 +71,13 @@ class Ranks(ScriptRanks):
         return self.collectives.exchange(sent, send_counts, received, receive_counts)
 
     @override
-    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+    def swap(
+        self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int],
+        purpose: Purpose = Purpose.FETCH,
+    ) -> NDArray[Any]:  # fmt: skip
         sent = torch.from_numpy(rows).to(self.device)
         received = sent.new_empty((sum(receive_counts), *rows.shape[1:]))
-        self.exchange(sent, send_counts, received, receive_counts, Purpose.FETCH).wait()
+        self.exchange(sent, send_counts, received, receive_counts, purpose).wait()
         arrived: NDArray[Any] = received.cpu().numpy()
         return arrived
 
@@ -112,20 +115,6 @@ class Ranks(ScriptRanks):
         votes = torch.tensor([is_here, not is_here and tells_flip(edges)], dtype=torch.int64, device=self.device)
         some, others = self.all_reduce(votes, Purpose.DISTRIBUTE).tolist()
         return some > 0 and not others
-
-    def collect(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""
-        counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
-        counts[self.rank] = len(rows)
-        own, *others = self.all_reduce(counts, Purpose.GATHER).tolist()
-        yield rows[: own * (self.rank == 0)]
-        for source, count in enumerate(others, 1):
-            send, receive = [0] * self.size, [0] * self.size
-            send[0] = count * (self.rank == source)
-            receive[source] = count * (self.rank == 0)
-            arrived = rows.new_empty((receive[source], *rows.shape[1:]))
-            self.exchange(rows[: send[0]], send, arrived, receive, Purpose.GATHER).wait()
-            yield arrived
 
     def broadcast(self, tensor: torch.Tensor, purpose: Purpose = Purpose.DISTRIBUTE) -> None:
         """Overwrite *tensor* by rank 0's."""
