@@ -15,8 +15,6 @@ from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo
-from unilaunch_graph.torch.as_written import is_of_pyg
-from unilaunch_graph.torch.attend import attending, may_attend
 from unilaunch_graph.torch.dispatch import RUNNING, current, install, on_part
 from unilaunch_graph.torch.exactness import DISTRIBUTED, MAIN, Check, Entry, clear_caches
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
@@ -28,7 +26,7 @@ from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.reversal import turning
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
-from unilaunch_graph.torch.sums import message_of, sum_rows
+from unilaunch_graph.torch.without_messages import attending, is_of_pyg, may_attend, message_of, sum_rows
 
 #: Where layers are; in functions of the user's, edges may be pairs of any rows.
 _LAYERS = ("torch_geometric.", "unilaunch_graph.")
