@@ -275,7 +275,7 @@ def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: st
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
+    kernels, pool = choose_kernels(dtype, part.num_edges, threads), make_pool(threads)
     halo = serving(halo, kernels, pool)
     edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
     scaling = DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels)
@@ -300,17 +300,6 @@ def aggregation_over_columns(
     """
     edges = ColumnEdges(switch, threads, dtype, is_directed=part.is_directed)
     return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
-
-
-def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
-    """Return the kernels of a part.
-
-    Args:
-        part: The part.
-        threads: Threads that share the rows of a result.
-        dtype: Type of the rows.
-    """
-    return choose_kernels(dtype, part.num_edges, threads)
 
 
 class ColumnEdges:

@@ -15,7 +15,6 @@ from unilaunch_gcn.aggregation import (
     ColumnSwitch,
     aggregation_over_columns,
     aggregation_over_halo,
-    kernels_of,
 )
 from unilaunch_gcn.features import FirstLayer, HostFeatures, SparseFeatures
 from unilaunch_gcn.layers import Layer, Mode, NetworkConfig, TrainingEpoch, initial_weights
@@ -28,7 +27,7 @@ from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept
 from unilaunch_graph.exchange.halo import HaloExchange, RowHalo
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.kernels.choice import Kernels, Products, choose_products
+from unilaunch_graph.kernels.choice import Kernels, Products, choose_kernels, choose_products
 from unilaunch_graph.kernels.portable import Epilogue, Nonlinearity
 from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores
 from unilaunch_graph.operators.edges import choose_edges
@@ -375,7 +374,7 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
     else:
         halo = HaloExchange(part, collectives, meter, rounds=config.is_bfloat16)
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
-    kernels = kernels_of(part, threads, config.dtype)
+    kernels = choose_kernels(config.dtype, part.num_edges, threads)
     products = choose_products(kernels, is_bfloat16=config.is_bfloat16)
     first_layer = FirstLayer(config, part, aggregate, kernels, products)
     return Problem(config, part, objective_of(part), aggregate, first_layer, kernels, products)

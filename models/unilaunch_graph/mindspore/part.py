@@ -20,7 +20,7 @@ from unilaunch_graph.arrays import Ids
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.data.arrays import widened as widened_words
 from unilaunch_graph.data.graph import NONE
-from unilaunch_graph.dropout import mask_of
+from unilaunch_graph.dropout import mask_of_words, row_keys
 from unilaunch_graph.exchange.gather import gather
 from unilaunch_graph.exchange.halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
@@ -134,7 +134,8 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
 
     @override
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
-        return rows * Tensor.from_numpy(mask_of(self.owned, rows.shape, keys, probability, rows.asnumpy().dtype))
+        words, dtype = row_keys(self.owned, keys), rows.asnumpy().dtype
+        return rows * Tensor.from_numpy(mask_of_words(words, rows.shape, keys, probability, dtype))
 
 
 def _ids_of(nodes: Any) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive
 from unilaunch_graph.operators.edges import FILLS, ChosenEdges, ChosenFeatures, choose_edges, choose_features
 from unilaunch_graph.operators.halo_edges import Neighbours, NeighboursOfAllParts
 from unilaunch_graph.partition.part import Part, merge_in_edges
+from unilaunch_graph.purpose import Purpose
 
 #: Whether the ranks of these collectives share memory: it is asked once.
 _SHARED: WeakKeyDictionary[Collectives, bool] = WeakKeyDictionary()
@@ -109,12 +110,14 @@ class Layer:
         """
         if part.world_size == 1 or SIMULATED.get() is not None or rows is part.x or self._shares_memory(part):
             return None
-        (ends, made), collectives = self.framework.edges(part), part.ranks.collectives
-        if _is_on_any("exchange" not in made, collectives):  # another rank may have other edges than before
+        (ends, made), ranks = self.framework.edges(part), part.ranks
+        if ranks.any(
+            is_here="exchange" not in made, purpose=Purpose.HALO
+        ):  # another rank may have other edges than before
             arrays = self.framework.arrays(part)
             has_others = not np.array_equal(ends, merge_in_edges(arrays).ends)
-            exchange = HaloExchange(arrays, collectives)
-            made["exchange"] = None if _is_on_any(has_others, collectives) else exchange
+            exchange = HaloExchange(arrays, ranks.collectives)
+            made["exchange"] = None if ranks.any(is_here=has_others, purpose=Purpose.HALO) else exchange
         found: HaloExchange | None = made["exchange"]
         return found
 
@@ -125,12 +128,6 @@ class Layer:
             exchange = HaloExchange(self.framework.arrays(part), collectives)
             _SHARED[collectives] = exchange.shares_memory()
         return _SHARED[collectives]
-
-
-def _is_on_any(is_here: bool, collectives: Collectives) -> bool:
-    found = np.array([is_here], np.float64)
-    collectives.all_reduce(found)
-    return bool(found[0])
 
 
 class GraphAttention(Layer):

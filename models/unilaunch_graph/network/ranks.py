@@ -73,6 +73,10 @@ class ScriptRanks:
         self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
         return received
 
+    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
+        """Return whether something is so on any rank. All ranks must call this."""
+        return bool(self.total(np.array([is_here], np.int64), purpose)[0])
+
     def total(self, numbers: NDArray[Any], purpose: Purpose = Purpose.FETCH) -> NDArray[Any]:
         """Return the sum of all ranks' *numbers*, in the host's memory. The argument may be overwritten."""
         self.collectives.calls.purpose = purpose

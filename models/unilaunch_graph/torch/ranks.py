@@ -99,10 +99,6 @@ class Ranks(ScriptRanks):
         self.collectives.all_reduce(buffer)
         return total
 
-    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
-        """Return whether something is so on any rank. All ranks must call this."""
-        return bool(self.all_reduce(torch.tensor([int(is_here)], device=self.device), purpose).item())
-
     def agree_on_flip(self, *, is_here: bool, edges: torch.Tensor | None) -> bool:
         """Return whether a layer is called with the flip of the part's edges.
 
