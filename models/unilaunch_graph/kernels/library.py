@@ -29,8 +29,8 @@ def load_library(source: Path = _KERNELS) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(_compiled(source, _compiler(), _cache_folder())))
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         warnings.warn(
-            f"{source.name} cannot be compiled and kept here, so numpy and SciPy or FBGEMM train, which is slower: {error}: "
-            "install gcc, or let XDG_CACHE_HOME name a folder that only you can write",
+            f"{source.name} cannot be compiled and kept here, so numpy and SciPy or FBGEMM train, which is slower: "
+            f"{error}: install gcc, or let XDG_CACHE_HOME name a folder that only you can write",
             stacklevel=3,
         )
         return None
