@@ -17,8 +17,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.blocks import MEMORY, Block
 from unilaunch_graph.data.graph_folder import NO_NAMES, Names
-from unilaunch_graph.mindspore.loading import load_arrays
-from unilaunch_graph.mindspore.part import GraphPart, make_part
+from unilaunch_graph.mindspore.part import GraphPart, load_arrays, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network import prediction as network
 from unilaunch_graph.partition.part import Part

@@ -24,7 +24,7 @@ from unilaunch_graph.network.layers import Framework, GraphAttention
 from unilaunch_graph.operators.attention import Attention, Scores, dynamic_scores, product_scores
 from unilaunch_graph.operators.edges import FILLS, ChosenEdges, order_edges
 from unilaunch_graph.operators.halo_edges import Neighbours
-from unilaunch_graph.torch.dispatch import current
+from unilaunch_graph.torch.functions import current
 from unilaunch_graph.torch.layers import TORCH, made_of
 from unilaunch_graph.torch.part import GraphPart, is_eager, is_same
 from unilaunch_graph.torch.portable_dropout import draw_seed
