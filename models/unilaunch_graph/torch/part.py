@@ -23,8 +23,7 @@ from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.torch.ranks import HALVES, Ranks, tells_flip
-from unilaunch_graph.torch.tensor_halo import TensorEdges, TensorFetch, TensorHalo
+from unilaunch_graph.torch.ranks import HALVES, Ranks, TensorEdges, TensorFetch, TensorHalo, tells_flip
 from unilaunch_torch.linear import apply
 
 
