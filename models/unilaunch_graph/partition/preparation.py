@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
+from unilaunch.folder.log import Log as RunLog
 from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
@@ -58,13 +60,6 @@ MANY_EDGES = 3_000_000
 _logger = logging.getLogger("unilaunch_graph")
 
 
-class Log(Protocol):
-    """An object that reports the progress of a preparation."""
-
-    def say(self, message: str, /) -> None:
-        """Log *message*."""
-
-
 class ScriptLog:
     """The log of a script that loads a graph: Python's `logging`, logger "unilaunch_graph", level INFO."""
 
@@ -79,6 +74,30 @@ class ScriptLog:
         else:
             sys.stderr.write(f"unilaunch_graph: {message}\n")
             sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSession:
+    """One of the ranks of a script that loads a graph.
+
+    Attributes:
+        world: The identity of this rank.
+        peers: Small messages between the ranks.
+        log: This rank's log.
+    """
+
+    world: World
+    peers: Peers
+    log: ScriptLog
+
+    def together(self, phase: str) -> AbstractContextManager[None]:
+        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
+        _logger.debug(phase)
+        return together(self.peers)
+
+
+#: What reports the progress of a preparation: of a run, or of a script.
+Log: TypeAlias = RunLog | ScriptLog
 
 
 class DescribedGraph(NamedTuple):
@@ -373,27 +392,8 @@ def _refuse_incomplete(folder: Path, num_parts: int) -> None:
         raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
-class Ranks(Protocol):
-    """The ranks that prepare a partition together, for instance a `unilaunch.interfaces.model.Session`."""
-
-    @property
-    def world(self) -> World:
-        """The identity of this rank."""
-
-    @property
-    def peers(self) -> Peers:
-        """Small messages between the ranks."""
-
-    @property
-    def log(self) -> Log:
-        """This rank's log."""
-
-    def together(self, phase: str) -> AbstractContextManager[None]:
-        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
-
-
 def prepare_part(
-    options: "DataSpec", session: Ranks, *, as_given: bool = False, check: Check | None = None
+    options: "DataSpec", session: Session | ScriptSession, *, as_given: bool = False, check: Check | None = None
 ) -> Part:  # fmt: skip
     """Return this rank's part. All ranks must call it.
 
@@ -441,7 +441,9 @@ def _from_json(values: JsonValue) -> Partition:
     return Partition(Path(folder), fingerprint, Path(home) if home else None, data_sha256)
 
 
-def _on_this_host(partition: Partition, options: "DataSpec", session: Ranks, *, as_given: bool) -> Partition:
+def _on_this_host(
+    partition: Partition, options: "DataSpec", session: Session | ScriptSession, *, as_given: bool
+) -> Partition:
     """Return the partition as this host finds it; make it if the host does not see rank 0's folders."""
     world = session.world
     with together(session.peers):
@@ -461,7 +463,7 @@ def _on_this_host(partition: Partition, options: "DataSpec", session: Ranks, *, 
     return next(_from_json(values) for node, local, values in places if node == world.node_rank and local == 0)
 
 
-def _check_fit(part: Part, session: Ranks) -> None:
+def _check_fit(part: Part, session: Session | ScriptSession) -> None:
     """Raise an error for parts of different partitions: the rows that one rank sends must be the other's halo rows.
 
     Raises:
