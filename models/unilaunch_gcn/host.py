@@ -17,7 +17,7 @@ from unilaunch_gcn.aggregation import (
     aggregation_over_halo,
 )
 from unilaunch_gcn.features import FirstLayer, HostFeatures, SparseFeatures
-from unilaunch_gcn.layers import Layer, Mode, NetworkConfig, TrainingEpoch, initial_weights
+from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, can_fuse, initial_weights
 from unilaunch_gcn.memory import keep_freed_memory
 from unilaunch_gcn.network import EPSILON, Network, Pass
 from unilaunch_gcn.objective import Objective, TrainingLoss, objective_of
@@ -99,14 +99,6 @@ def dropout(kernels: Kernels, words: MaskWords) -> RowFunction:
     """Return the product with a mask, which is made anew in backward and never stored."""
     return RowFunction(
         lambda rows: kernels.drop_out(rows, words), lambda _, __, gradient: kernels.drop_out(gradient, words)
-    )
-
-
-def can_fuse(layers: Sequence[Layer]) -> bool:
-    """Return whether each layer is act(A_hat H W), with the product before the aggregation in all but the first."""
-    return all(
-        len(layer.parameters) == 1 and not layer.is_residual and (not depth or layer.order == "product first")
-        for depth, layer in enumerate(layers)
     )
 
 

@@ -417,8 +417,7 @@ class _Ranks(Ranks):
     @override
     def broadcast(self, tensor: torch.Tensor, purpose: Purpose = Purpose.DISTRIBUTE) -> None:
         if self.journal is not None:
-            of_rank_0 = partial(self.journal.of_rank_0, "a broadcast", rank=self.rank)
-            tensor.detach().copy_(_by_array(of_rank_0, tensor.detach()))
+            tensor.detach().copy_(_by_array(partial(self.journal.of_rank_0, rank=self.rank), tensor.detach()))
 
 
 class _SimulatedPart(GraphPart):
