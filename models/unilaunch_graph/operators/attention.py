@@ -174,7 +174,7 @@ class Attention:
         self, edges: Edges, scores: Scores, pool: ThreadPoolExecutor | None = None, dropout: EdgeDropout | None = None
     ) -> None:
         self.edges, self.scores, self.pool, self.dropout = edges, scores, pool, dropout
-        self.log_sums: list[Floats] = []
+        self.log_sums: Sequence[Floats] = ()
 
     def forward(self, inputs: Sequence[Floats]) -> Rows:
         """Return the weighted sums out_i, of the arrays that *scores* takes; a node without an in-edge has 0.
