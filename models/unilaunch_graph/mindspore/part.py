@@ -28,9 +28,10 @@ from unilaunch_graph.exchange.halo import RowFetch, RowHalo
 from unilaunch_graph.loading import load_part
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
+from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import InEdges, Part, edge_ids, merge_in_edges
 from unilaunch_mindspore.backend import MindSporeBackend
-from unilaunch_mindspore.linear import Folded, widened
+from unilaunch_mindspore.linear import Apply, Folded, OnHost, widened
 
 #: The global id of the node that is added.
 PADDING = -1
@@ -157,13 +158,17 @@ class Operators:
         rows: The exchange of rows.
         halo: From owned rows to owned and halo rows.
         halo_sum: The transpose of `halo`.
-        made: Cache of what layers and segments make of the edges.
+        segment_sum: From messages to their sums.
+        segment_softmax: From scores to their shares.
+        made: Cache of the layers' preparations of the edges.
     """
 
     edges: InEdges
     rows: RowHalo
     halo: Collective
     halo_sum: Collective
+    segment_sum: Apply
+    segment_softmax: SegmentSoftmax
     made: dict[Any, Any]
 
 
@@ -226,6 +231,8 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
         halo,
         Collective(Folded(halo), ranks),
         Collective(Folded(Transposed(halo)), ranks),
+        Apply(OnHost(Folded(SegmentSum(edges.indptr)))),
+        SegmentSoftmax(edges.indptr),
         {},
     )
 

@@ -8,8 +8,6 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mindspore import Tensor, nn, ops
 
 import unilaunch_graph as ug
@@ -19,7 +17,6 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
-from unilaunch_graph.mindspore.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 
@@ -395,18 +392,3 @@ def test_predict_takes_rows_of_16_bits(kind: Any, tmp_path: Path) -> None:
         scores = np.load(tmp_path / f"{name}.npz")["scores"]
         assert scores.dtype == np.float32
         np.testing.assert_allclose(scores[part.owned], expected, rtol=0.01, atol=0.01)
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
-def test_segments(degrees: list[int]) -> None:
-    """Sum and transpose are adjoint; the softmax of a node sums to 1, and its gradient is the difference quotient's."""
-    indptr = np.concatenate(([0], np.cumsum(degrees)))
-    draw = np.random.default_rng(0)
-    messages, rows = draw.normal(size=(indptr[-1], 2)), draw.normal(size=(len(degrees), 2))
-    total, softmax = SegmentSum(indptr), SegmentSoftmax(indptr)
-    np.testing.assert_allclose((total.matmat(messages) * rows).sum(), (messages * total.rmatmat(rows)).sum())
-    shares = softmax.forward(messages)
-    np.testing.assert_allclose(total.matmat(shares), np.minimum(degrees, 1)[:, None].repeat(2, 1))
-    upstream, step = draw.normal(size=shares.shape), draw.normal(size=shares.shape) * 1e-6
-    change = (softmax.forward(messages + step) - softmax.forward(messages - step)) / 2
-    np.testing.assert_allclose((change * upstream).sum(), (softmax.backward(shares, upstream) * step).sum(), atol=1e-14)
