@@ -32,7 +32,7 @@ def gather_rows(part: Part, rows: NDArray[Any], ranks: ScriptRanks) -> Iterator[
         span = slice(begin, begin + counts[own])
         sent = [counts[own] * (own > 0), *[0] * (size - 1)]
         received = [0, *(count * (own == 0) for count in counts[1:])]
-        here = part.owned[span], np.ascontiguousarray(rows[span])
+        here = part.owned[span].copy(), np.ascontiguousarray(rows[span])  # torch warns of what is mapped
         others = [ranks.swap(array[: sent[0]], sent, received, Purpose.GATHER) for array in here]
         if own == 0:
             yield here
