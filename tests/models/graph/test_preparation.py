@@ -20,7 +20,7 @@ from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition import preparation, store
+from unilaunch_graph.partition import partitioners, preparation, store
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import Partition, PartReader, load_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
@@ -155,14 +155,14 @@ def test_a_script_is_told_before_a_long_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of how many nodes, edges and parts, on standard error, before METIS begins; nothing where no cut is made."""
-    folder, cut, said = _write_graph(tmp_path / "own"), preparation.assign, []
+    folder, said = _write_graph(tmp_path / "own"), []
 
     def lines() -> list[str]:
         return [line for line in capsys.readouterr().err.splitlines() if "cutting" in line]
 
     def assign(*args: Any) -> Any:
         said.append(lines())
-        return cut(*args)
+        return partitioners.assign(*args)
 
     monkeypatch.setattr(preparation, "assign", assign)
     for name, many_edges in (("long", 10), ("short", 1_000_000)):
