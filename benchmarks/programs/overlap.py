@@ -15,14 +15,13 @@ from unilaunch.rendezvous.mpi import MpiCollectives
 from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.store import Partition, load_part
 
 comm = MPI.COMM_WORLD
 folder, home = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
 part = load_part(Partition(folder, next((folder / "data").iterdir()).stem, home), comm.rank, comm.size)
 meter = Meter()
-halo = HaloExchange(part, MpiCollectives(comm), meter, Exact())
+halo = HaloExchange(part, MpiCollectives(comm), meter)
 operator = aggregation_over_halo(part, halo, 1, "gcn", np.dtype(np.float32))
 rows = np.random.default_rng(comm.rank).random((part.num_owned, 64), dtype=np.float32)
 alone, waited = [], []

@@ -18,57 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_graph.arrays import Arrays, Floats, FloatType, Indices, NumpyArrays, Rows, empty_rows
+from unilaunch_gcn.tensors import DeviceTensors
+from unilaunch_graph.arrays import Floats, FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import BFloat16
 from unilaunch_graph.kernels.choice import Kernels, choose_kernels
 from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.halo_edges import DirectedEdges, Finish, HaloEdges, serving
 from unilaunch_graph.operators.row_blocks import RowBlocks, make_pool, multiply_blocks, transposed
 from unilaunch_graph.partition.part import Adjacency, Part
-
-
-@dataclass(frozen=True, slots=True)
-class Scales:
-    """The operator left (W + loops) right; its transpose has W's, and left and right exchanged.
-
-    Attributes:
-        left: (n,) float64
-        right: (n,) float64
-        loops: (n,) float64
-    """
-
-    left: NDArray[np.float64]
-    right: NDArray[np.float64]
-    loops: NDArray[np.float64]
-
-
-def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.float32]) -> Scales:
-    """Return the factors of nodes.
-
-    A node without any edge and without a loop has the factor 0, as in PyG's GDC: its row and column of A_hat are 0. A
-    diffusion with a high threshold leaves such nodes.
-
-    Args:
-        conv: "gcn" or "sage".
-        strengths: Sum of the weights of each node's edges in the whole graph, without that to itself. (n,)
-        loops: Weight of the edge to itself. (n,)
-    """
-    if conv == "sage":
-        left = _inverse(strengths)
-        return Scales(left, np.ones(len(left)), np.zeros(len(left)))
-    scale = _inverse(np.sqrt(strengths + loops))
-    return Scales(scale, scale, loops.astype(np.float64))
-
-
-def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
-
-
-def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:
-    """Return the weight of each edge: its own, or 1 in a graph that brings none. (edges,)"""
-    return weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
 
 
 class Edges(Protocol):
@@ -138,7 +96,9 @@ ONES: Rows = np.ones((1, 1), np.float32)
 
 @dataclass(frozen=True, slots=True)
 class DiagonalScaling:
-    """The diagonal matrices of `Scales`, as columns that rows are multiplied by; None stands for ones, or for no loops.
+    """The operator left (W + loops) right; its transpose has W's, and left and right exchanged.
+
+    The diagonal matrices are columns that rows are multiplied by; None stands for ones, or for no loops.
 
     Attributes:
         left: (n, 1)
@@ -161,6 +121,9 @@ class DiagonalScaling:
     ) -> "DiagonalScaling":  # fmt: skip
         """Return the scaling of a part's owned rows.
 
+        A node without any edge and without a loop has the factor 0, as in PyG's GDC: its row and column of A_hat are 0.
+        A diffusion with a high threshold leaves such nodes.
+
         Args:
             part: The part.
             conv: The normalisation: "gcn" or "sage".
@@ -168,15 +131,18 @@ class DiagonalScaling:
             tensor: Returns an array as the kind of array that the rows are.
             kernels: What scales and finishes rows on the host.
         """
-        scales = node_scales(conv, part.strengths, part.loops)
+        sums = part.strengths if conv == "sage" else np.sqrt(part.strengths + part.loops)
+        factors = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
 
-        def column(values: NDArray[np.float64]) -> Any:
+        def column(values: Floats) -> Any:
             return tensor(values.astype(dtype)[:, None])
 
-        left, right = (column(side) if (side != 1).any() else None for side in (scales.left, scales.right))
-        if not scales.loops.any():
-            return cls(left, right, None, kernels)
-        return cls(left, right, ONES if (scales.loops == 1).all() else column(scales.loops), kernels)
+        left = column(factors) if (factors != 1).any() else None
+        if conv == "sage":
+            return cls(left, None, None, kernels)
+        if not part.loops.any():
+            return cls(left, left, None, kernels)
+        return cls(left, left, ONES if (part.loops == 1).all() else column(part.loops), kernels)
 
     @property
     def transposed(self) -> "DiagonalScaling":
@@ -230,9 +196,6 @@ class DiagonalScaling:
         return product
 
 
-NUMPY = NumpyArrays()
-
-
 class ColumnSwitch:
     """The all-to-all between some rows of all columns and all rows of some columns.
 
@@ -243,13 +206,16 @@ class ColumnSwitch:
         adjacency: The whole graph, mapped from a file: the ranks of a host share one copy in memory.
         collectives: The ranks' collectives.
         meter: Counts the bytes that arrive, and the time spent waiting.
-        arrays: The library of the arrays that are sent.
+        tensors: The framework of the tensors that are sent; None: arrays of the host are.
     """
 
     def __init__(
-        self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter, arrays: Arrays = NUMPY
-    ) -> None:
-        self.index, self.collectives, self.meter, self.arrays = part.index, collectives, meter, arrays
+        self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter,
+        tensors: DeviceTensors | None = None,
+    ) -> None:  # fmt: skip
+        self.index, self.collectives, self.meter = part.index, collectives, meter
+        self.concatenate: Callable[[list[Any], int], Any] = tensors.concatenate if tensors else np.concatenate
+        self.empty = tensors.empty if tensors else _empty
         self.adjacency = adjacency
         self.counts: list[int] = np.diff(adjacency.offsets).tolist()
 
@@ -258,7 +224,7 @@ class ColumnSwitch:
         if len(self.counts) == 1:
             return rows
         spans = self._spans(rows.shape[1])
-        sent = self.arrays.concatenate([rows[:, begin:end].reshape(-1) for begin, end in spans], 0)
+        sent = self.concatenate([rows[:, begin:end].reshape(-1) for begin, end in spans], 0)
         width = _length(spans[self.index])
         received = self._exchange(
             sent, [_length(span) * len(rows) for span in spans], [count * width for count in self.counts]
@@ -275,11 +241,11 @@ class ColumnSwitch:
             columns.reshape(-1), [count * own for count in self.counts], [_length(span) * num_owned for span in spans]
         )
         blocks = [received[begin * num_owned : end * num_owned].reshape(num_owned, end - begin) for begin, end in spans]
-        return self.arrays.concatenate(blocks, 1)
+        return self.concatenate(blocks, 1)
 
     def _exchange(self, sent: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Any:
         size = sum(receive_counts)
-        received = self.arrays.empty((size, 1), sent)
+        received = self.empty((size, 1), sent)
         with self.meter.communication("all-to-all"):
             self.collectives.exchange(sent.reshape(-1, 1), send_counts, received, receive_counts).wait()
         self.meter.received((size - receive_counts[self.index]) * sent.itemsize)
@@ -289,6 +255,10 @@ class ColumnSwitch:
         """Return where each rank's columns begin and end."""
         num_parts = len(self.counts)
         return list(pairwise(part * width // num_parts for part in range(num_parts + 1)))
+
+
+def _empty(shape: tuple[int, int], like: Any) -> Any:
+    return np.empty(shape, like.dtype)
 
 
 def _length(span: tuple[int, int]) -> int:
@@ -305,11 +275,11 @@ def aggregation_over_halo(part: Part, halo: HaloExchange, threads: int, conv: st
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
+    kernels, pool = choose_kernels(dtype, part.num_edges, threads), make_pool(threads)
     halo = serving(halo, kernels, pool)
     edges = (DirectedEdges if part.is_directed else HaloEdges)(part, halo, kernels, pool)
-    rounds = isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
-    return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
+    scaling = DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels)
+    return Aggregation(edges, replace(scaling, rounds=halo.rounds))  # rows are gathered as they travel
 
 
 def aggregation_over_columns(
@@ -330,17 +300,6 @@ def aggregation_over_columns(
     """
     edges = ColumnEdges(switch, threads, dtype, is_directed=part.is_directed)
     return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
-
-
-def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
-    """Return the kernels of a part.
-
-    Args:
-        part: The part.
-        threads: Threads that share the rows of a result.
-        dtype: Type of the rows.
-    """
-    return choose_kernels(dtype, part.num_edges, threads)
 
 
 class ColumnEdges:

@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling, edge_weights
+from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling
 from unilaunch_gcn.epilogue import Epilogue
 from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.network import EPSILON, Network, Pass
 from unilaunch_gcn.objective import Objective, objective_of
 from unilaunch_gcn.tensors import DeviceTensors, Masks
-from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, Ids, Indices
+from unilaunch_graph.arrays import Floats, FloatType, Ids, Indices
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.operators.halo_edges import Finish
 from unilaunch_graph.partition.part import Part
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def edges_on_device(
-    part: Part, dtype: FloatType, arrays: DeviceArrays, collectives: Collectives, meter: Meter
+    part: Part, dtype: FloatType, arrays: DeviceTensors, collectives: Collectives, meter: Meter
 ) -> "HaloEdges | ColumnEdges":
     """Return W on a device: over the halo, or, where ranks divide columns, over all-to-alls.
 
@@ -40,7 +40,8 @@ def edges_on_device(
     """
 
     def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], shape: tuple[int, int]) -> Any:
-        return arrays.sparse(indptr, indices, edge_weights(weights, indices, dtype), shape)
+        values = weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
+        return arrays.sparse(indptr, indices, values, shape)
 
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
@@ -166,7 +167,7 @@ class DeviceHalo:
         arrays: The framework's arrays on the device.
     """
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter, arrays: DeviceArrays) -> None:
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter, arrays: DeviceTensors) -> None:
         self.collectives, self.meter, self.arrays = collectives, meter, arrays
         self.send_rows = arrays.tensor(part.send_rows.astype(np.int64))
         self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
@@ -220,7 +221,7 @@ class DeviceSparseFeatures:
         masks: The dropout masks.
     """
 
-    def __init__(self, features: sp.csr_array, tensors: DeviceArrays, masks: Masks) -> None:
+    def __init__(self, features: sp.csr_array, tensors: DeviceTensors, masks: Masks) -> None:
         self.tensors = tensors
         places = features.copy()
         places.data = np.arange(features.nnz)

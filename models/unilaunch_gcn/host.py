@@ -1,6 +1,6 @@
 """The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -15,10 +15,9 @@ from unilaunch_gcn.aggregation import (
     ColumnSwitch,
     aggregation_over_columns,
     aggregation_over_halo,
-    kernels_of,
 )
 from unilaunch_gcn.features import FirstLayer, HostFeatures, SparseFeatures
-from unilaunch_gcn.layers import Layer, Mode, NetworkConfig, TrainingEpoch, initial_weights
+from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, can_fuse, initial_weights
 from unilaunch_gcn.memory import keep_freed_memory
 from unilaunch_gcn.network import EPSILON, Network, Pass
 from unilaunch_gcn.objective import Objective, TrainingLoss, objective_of
@@ -26,17 +25,13 @@ from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, prune
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept
-from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.halo import HaloExchange, RowHalo
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.user_halo import RowHalo
-from unilaunch_graph.exchange.wire import BFloat16, Exact
-from unilaunch_graph.kernels.choice import Kernels, Products, choose_products
+from unilaunch_graph.kernels.choice import Kernels, Products, choose_kernels, choose_products
 from unilaunch_graph.kernels.portable import Epilogue, Nonlinearity
-from unilaunch_graph.operators.attention import Attention, AttentionCall
-from unilaunch_graph.operators.edge_dropout import EdgeDropout
+from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores
 from unilaunch_graph.operators.edges import choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
-from unilaunch_graph.operators.scores import AdditiveScores
 from unilaunch_graph.partition.part import Part, merge_in_edges
 
 
@@ -64,65 +59,46 @@ class Product:
         return self.products.product(upstream, weight.T), self.products.product(rows.T, upstream)
 
 
-class Activation:
-    """ReLU, then dropout if there are words of a mask. Where the result is above 0, both have let the number pass.
+@dataclass(frozen=True, slots=True)
+class RowFunction:
+    """A function of one array.
 
-    Args:
-        kernels: What computes it.
-        words: What the mask is made of.
+    Attributes:
+        value: Returns the result.
+        derivative: Returns the gradient of the array from the array, the result, and the gradient of the result.
     """
 
-    def __init__(self, kernels: Kernels, words: MaskWords | None = None) -> None:
-        self.kernels, self.words = kernels, words
+    value: Callable[[Floats], Floats]
+    derivative: Callable[[Floats, Floats, Floats], Floats]
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return max(0, rows), or that times the mask."""
-        return self.kernels.activate(inputs[0], self.words)
-
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
-        """Return the gradient of the rows."""
-        return [self.kernels.pass_positive(out, gradient, self.words.scale if self.words else 1.0)]
-
-
-class Elu:
-    """x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15)."""
-
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return elu of each number of the only input."""
-        (rows,) = inputs
-        out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
-        return out
+        """Return the result."""
+        return self.value(inputs[0])
 
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
-        """Return the gradient of the numbers."""
-        return [gradient * np.where(inputs[0] > 0, 1, out + 1)]
+        """Return the gradient of the array."""
+        return [self.derivative(inputs[0], out, gradient)]
 
 
-class Dropout:
-    """The rows times a mask, which is made anew in backward and never stored.
-
-    Args:
-        kernels: What computes it.
-        words: What the mask is made of.
-    """
-
-    def __init__(self, kernels: Kernels, words: MaskWords) -> None:
-        self.kernels, self.words = kernels, words
-
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return the rows times the mask."""
-        return self.kernels.drop_out(inputs[0], self.words)
-
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
-        """Return the gradient of the rows."""
-        return [self.kernels.drop_out(gradient, self.words)]
+def activation(kernels: Kernels, words: MaskWords | None = None) -> RowFunction:
+    """Return ReLU, then dropout if there are words of a mask. Where the result is above 0, both let the number pass."""
+    scale = words.scale if words else 1.0
+    return RowFunction(
+        lambda rows: kernels.activate(rows, words), lambda _, out, gradient: kernels.pass_positive(out, gradient, scale)
+    )
 
 
-def can_fuse(layers: Sequence[Layer]) -> bool:
-    """Return whether each layer is act(A_hat H W), with the product before the aggregation in all but the first."""
-    return all(
-        len(layer.parameters) == 1 and not layer.is_residual and (not depth or layer.order == "product first")
-        for depth, layer in enumerate(layers)
+#: x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15).
+ELU = RowFunction(
+    lambda rows: np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0))),
+    lambda rows, out, gradient: gradient * np.where(rows > 0, 1, out + 1),
+)
+
+
+def dropout(kernels: Kernels, words: MaskWords) -> RowFunction:
+    """Return the product with a mask, which is made anew in backward and never stored."""
+    return RowFunction(
+        lambda rows: kernels.drop_out(rows, words), lambda _, __, gradient: kernels.drop_out(gradient, words)
     )
 
 
@@ -207,16 +183,16 @@ class GraphAttention:
         self.nodes = np.concatenate((part.owned, part.halo))
         halo = RowHalo(part, collectives, meter)
         self.matmat, self.rmatmat = halo.matmat, halo.rmatmat
-        edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
-        self.attention = Attention(edges, AdditiveScores(_SLOPE), make_pool(threads))
+        self.edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
+        self.pool = make_pool(threads)
 
-    def of_layer(self, depth: int, mode: Mode) -> AttentionCall:
+    def of_layer(self, depth: int, mode: Mode) -> Attention:
         """Return the attention of one layer."""
         config, dropout = self.config, None
         if keys := config.dropout_keys(mode, depth):
             low, high = keys
             dropout = EdgeDropout(self.nodes, self.num_owned, high << 32 | low, config.dropout, config.dtype)
-        return AttentionCall(self.attention, dropout)
+        return Attention(self.edges, additive_scores(_SLOPE), self.pool, dropout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,17 +342,16 @@ class HostPass(Pass):
 
     @override
     def activated(self, depth: int, rows: Any) -> Any:
-        elu_or_relu = Elu() if self.layers[depth].heads else Activation(self.problem.kernels)
-        return self.tensors.call(elu_or_relu, rows)
+        return self.tensors.call(ELU if self.layers[depth].heads else activation(self.problem.kernels), rows)
 
     @override
     def dropped(self, depth: int, rows: Any) -> Any:
         words = self.problem.mask(self.mode, depth)
-        return self.tensors.call(Dropout(self.problem.kernels, words), rows) if words else rows
+        return self.tensors.call(dropout(self.problem.kernels, words), rows) if words else rows
 
     @override
     def entering(self, depth: int, rows: Any) -> Any:
-        return self.tensors.call(Activation(self.problem.kernels, self.problem.mask(self.mode, depth)), rows)
+        return self.tensors.call(activation(self.problem.kernels, self.problem.mask(self.mode, depth)), rows)
 
 
 def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:
@@ -389,9 +364,9 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
         aggregate = aggregation_over_columns(part, switch, threads, config.conv, config.dtype)
     else:
-        halo = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+        halo = HaloExchange(part, collectives, meter, rounds=config.is_bfloat16)
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
-    kernels = kernels_of(part, threads, config.dtype)
+    kernels = choose_kernels(config.dtype, part.num_edges, threads)
     products = choose_products(kernels, is_bfloat16=config.is_bfloat16)
     first_layer = FirstLayer(config, part, aggregate, kernels, products)
     return Problem(config, part, objective_of(part), aggregate, first_layer, kernels, products)

@@ -94,6 +94,14 @@ def count_decayed(layers: Sequence[Layer]) -> int:
     return sum(parameter.size for parameter in layers[0].parameters if parameter.start == "glorot")
 
 
+def can_fuse(layers: Sequence[Layer]) -> bool:
+    """Return whether each layer is act(A_hat H W), with the product before the aggregation in all but the first."""
+    return all(
+        len(layer.parameters) == 1 and not layer.is_residual and (not depth or layer.order == "product first")
+        for depth, layer in enumerate(layers)
+    )
+
+
 def _layer(options: "TrainingSpec", depth: int, width_in: int, width_out: int, *, is_last: bool) -> Layer:
     is_residual = options.residual and 0 < depth < options.layers - 1
     heads = 0 if options.conv != "gat" else 1 if is_last else count_heads(options)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.errors import SpecError
 from unilaunch.machine.cgroups import memory_limit
-from unilaunch_gcn.layers import Layer, count_weights, plan_layers
+from unilaunch_gcn.layers import Layer, can_fuse, count_weights, plan_layers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -215,10 +215,7 @@ class _Rows:
     def __init__(self, layers: Sequence[Layer], share: Share, item: int, *, drops: bool) -> None:
         self.layers, self.share, self.item, self.drops = layers, share, item, drops
         self.is_native = _is_native(share, item)
-        self.fused = all(
-            len(layer.parameters) == 1 and not layer.is_residual and (not depth or layer.order == "product first")
-            for depth, layer in enumerate(layers)
-        )
+        self.fused = can_fuse(layers)
 
     def training(self) -> int:
         """Return the most bytes of rows in a forward and backward pass."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
@@ -238,16 +238,6 @@ def normalise(rows: Any, epsilon: Any, use: Tensors) -> Any:
     return centred / (use.mean(centred * centred) + epsilon) ** 0.5
 
 
-class HasGradient(Protocol):
-    """A network, as steps know it."""
-
-    def gradient(self, epoch: int) -> Any:
-        """Return this rank's share of the loss, a zero, and its share of the gradient. (2 + num_weights,)"""
-
-    def local(self, gradient: Any) -> Any:
-        """Return a summed gradient as Adam takes it."""
-
-
 @dataclass(frozen=True, slots=True)
 class StepFigures:
     """What a step has shown, on all ranks alike but for the last two.
@@ -275,7 +265,7 @@ class Steps:
         meter: Counts bytes and waiting.
     """
 
-    def __init__(self, network: HasGradient, adam: Adam, collectives: Collectives, meter: Meter) -> None:
+    def __init__(self, network: Network, adam: Adam, collectives: Collectives, meter: Meter) -> None:
         self.network, self.adam, self.collectives, self.meter = network, adam, collectives, meter
 
     def take(self, epoch: int, *, stop: bool) -> list[StepFigures]:

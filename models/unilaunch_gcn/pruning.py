@@ -211,7 +211,7 @@ def prune(part: Part, full: Aggregation, exchanges: Sequence[int]) -> list[Prune
         return []
 
     def edges_of(restricted: Part) -> HaloEdges:
-        exchange = HaloExchange(restricted, halo.collectives, halo.meter, halo.wire)
+        exchange = HaloExchange(restricted, halo.collectives, halo.meter, rounds=halo.rounds)
         if halo.sums:
             exchange = covering(exchange, edges.kernels, edges.pool)
         return HaloEdges(restricted, exchange, edges.kernels, edges.pool)

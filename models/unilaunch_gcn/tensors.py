@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
+from unilaunch_graph.arrays import Floats, FloatType, HostFunction
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
 
@@ -123,7 +123,7 @@ class HostArrays(Tensors):
         raise NotImplementedError("numpy has no derivatives")
 
 
-class DeviceTensors(Tensors, DeviceArrays):
+class DeviceTensors(Tensors):
     """A framework on a device: operators take and return tensors of the device.
 
     Attributes:
@@ -150,8 +150,24 @@ class DeviceTensors(Tensors, DeviceArrays):
     def relu(self, rows: Any) -> Any:
         """Return max(0, rows)."""
 
-    @override
+    @abstractmethod
+    def concatenate(self, arrays: list[Any], axis: int) -> Any:
+        """Return *arrays*, one after the other along an axis."""
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, int], like: Any) -> Any:
+        """Return an array of a shape, with the type of another array; its values are undefined."""
+
+    @abstractmethod
+    def take(self, rows: Any, places: Any) -> Any:
+        """Return the rows at *places*, a tensor of int64."""
+
+    @abstractmethod
+    def sparse(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> Any:
+        """Return a CSR matrix whose `matmat(rows, values=None)` is the product, also with other values."""
+
     def pack(self, rows: Any, places: Any, factors: Any = None) -> Any:
+        """Return the rows at *places*, times *factors* (places, 1) if given, in the type in which they travel."""
         taken = self.take(rows, places)
         return taken if factors is None else taken * factors
 

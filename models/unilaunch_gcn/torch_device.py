@@ -23,7 +23,7 @@ from unilaunch_gcn.layers import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors, Masks, Operation
 from unilaunch_gcn.torch_epilogue import Passes, hash_places, mask_of_rows
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, Rows
+from unilaunch_graph.arrays import Floats, FloatType, Rows
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
 from unilaunch_graph.operators.torch_masks import kept
@@ -237,7 +237,7 @@ class SparseFeatures:
         kind: Type of the rows.
     """
 
-    def __init__(self, features: sp.csr_array, tensors: DeviceArrays, masks: DeviceMasks, kind: torch.dtype) -> None:
+    def __init__(self, features: sp.csr_array, tensors: DeviceTensors, masks: DeviceMasks, kind: torch.dtype) -> None:
         self.matrix, self.transposed, self.kind = *_both(features, tensors), kind
         rows, columns = features.tocoo().coords
         self.mask = masks.of_entries(rows, columns, features.shape[1])
@@ -268,7 +268,7 @@ class FusedSparseFeatures:
     """
 
     def __init__(
-        self, features: sp.csr_array, tensors: DeviceArrays, multiply: Callable[..., torch.Tensor],
+        self, features: sp.csr_array, tensors: DeviceTensors, multiply: Callable[..., torch.Tensor],
         kind: torch.dtype,
     ) -> None:  # fmt: skip
         self.matrix, self.transposed, self.kind = *_both(features, tensors), kind
@@ -290,7 +290,7 @@ class FusedSparseFeatures:
 Features = DenseFeatures | SparseFeatures | FusedSparseFeatures
 
 
-def _both(features: sp.csr_array, tensors: DeviceArrays) -> tuple[Any, Any]:
+def _both(features: sp.csr_array, tensors: DeviceTensors) -> tuple[Any, Any]:
     """Return X and its transpose on the device."""
     transposed = features.T.tocsr()
     return (
@@ -320,7 +320,7 @@ class Dropped:
         return self.features.rmatmat(rows, self.dropout).to(self.kind)
 
 
-def on_arrays(operator: LinearOperator, tensors: DeviceArrays, kind: torch.dtype) -> Callable[[Rows], Rows]:
+def on_arrays(operator: LinearOperator, tensors: DeviceTensors, kind: torch.dtype) -> Callable[[Rows], Rows]:
     """Return what multiplies arrays of the host by an operator of the device, in the arrays' type.
 
     Args:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.device import DeviceNetwork, FusedAggregation, HaloEdges
 from unilaunch_gcn.epilogue import Epilogue
 from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, count_decayed
-from unilaunch_gcn.network import HasGradient, Pass, StepFigures, Steps
+from unilaunch_gcn.network import Pass, StepFigures, Steps
 from unilaunch_gcn.objective import SPLITS, VALIDATION, Objective
 from unilaunch_gcn.torch_device import DeviceMasks, TorchDeviceTensors, TorchFeatures
 from unilaunch_gcn.torch_epilogue import FinishedAggregation, Sums, apply, finish
@@ -71,18 +71,6 @@ WARM_UP = 3
 _MEASURED = 16
 
 
-class QueuesGradient(HasGradient, Protocol):
-    """A network on a device, as its steps know it."""
-
-    flat: torch.Tensor
-
-    def start_epoch(self, epoch: int) -> None:
-        """Bring to the device what `queue_gradient` reads of an epoch."""
-
-    def queue_gradient(self) -> torch.Tensor:
-        """Return what `gradient` does, of the epoch that has been started; reads nothing of the host."""
-
-
 class Queued(NamedTuple):
     """A step in flight.
 
@@ -110,10 +98,10 @@ class DeviceSteps(Steps):
         record: Records a step; None: none is recorded.
     """
 
-    network: QueuesGradient
+    network: "TorchDeviceNetwork"
 
     def __init__(
-        self, network: QueuesGradient, adam: Adam, collectives: Collectives, meter: Meter, record: Record | None
+        self, network: "TorchDeviceNetwork", adam: Adam, collectives: Collectives, meter: Meter, record: Record | None
     ) -> None:
         super().__init__(network, adam, collectives, meter)
         self.record, self.received = record, 0

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unilaunch_graph import mindspore, torch
-    from unilaunch_graph.data.converters import from_edges, from_networkx, from_scipy
+    from unilaunch_graph.data.converters import from_edges, from_networkx, from_pyg, from_scipy
     from unilaunch_graph.data.graph_folder import read_names
-    from unilaunch_graph.data.pyg import from_pyg
     from unilaunch_graph.loading import load, predict
 
 __all__ = [
@@ -21,7 +20,7 @@ __all__ = [
 _HOMES = {
     "from_edges": "unilaunch_graph.data.converters",
     "from_networkx": "unilaunch_graph.data.converters",
-    "from_pyg": "unilaunch_graph.data.pyg",
+    "from_pyg": "unilaunch_graph.data.converters",
     "from_scipy": "unilaunch_graph.data.converters",
     "load": "unilaunch_graph.loading",
     "predict": "unilaunch_graph.loading",

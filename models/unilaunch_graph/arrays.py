@@ -1,4 +1,4 @@
-"""Names for the arrays that are passed around, and the interface of the library that holds them."""
+"""Names for the arrays that are passed around, and for a function of them that knows its derivative."""
 
 from collections.abc import Sequence
 from math import prod
@@ -29,44 +29,6 @@ def empty_rows(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     begin = -memory.ctypes.data % _LINE
     rows: NDArray[Any] = memory[begin : begin + size].view(dtype).reshape(shape)
     return rows
-
-
-class Arrays(Protocol):
-    """Functions that numpy, torch and MindSpore name differently."""
-
-    def concatenate(self, arrays: list[Any], axis: int) -> Any:
-        """Return *arrays*, one after the other along an axis."""
-
-    def empty(self, shape: tuple[int, int], like: Any) -> Any:
-        """Return an array of a shape, with the type and the device of another array; its values are undefined."""
-
-
-class NumpyArrays:
-    """The functions of numpy."""
-
-    def concatenate(self, arrays: list[Any], axis: int) -> Any:
-        """Return *arrays*, one after the other along an axis."""
-        return np.concatenate(arrays, axis)
-
-    def empty(self, shape: tuple[int, int], like: Any) -> Any:
-        """Return an array of a shape and of the type of another; its values are undefined."""
-        return np.empty(shape, like.dtype)
-
-
-class DeviceArrays(Arrays, Protocol):
-    """A framework's arrays on a device."""
-
-    def tensor(self, array: NDArray[Any]) -> Any:
-        """Copy a host array to a tensor on the device."""
-
-    def take(self, rows: Any, places: Any) -> Any:
-        """Return the rows at *places*, a tensor of int64."""
-
-    def pack(self, rows: Any, places: Any, factors: Any = None) -> Any:
-        """Return the rows at *places*, times *factors* (places, 1) if given, in the type in which they travel."""
-
-    def sparse(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> Any:
-        """Return a CSR matrix whose `matmat(rows, values=None)` is the product, also with other values."""
 
 
 class HostFunction(Protocol):

@@ -20,8 +20,6 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.edges import EDGE_IDS, NamedArrays
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.new_files import map_new_file
 from unilaunch_graph.partition.part import Part, lonely_part
@@ -179,7 +177,7 @@ class Blocks(Generic[Tensor]):
         self, part: Part, collectives: Collectives, make: Callable[[Part], PartFields[Tensor, Any, Any]]
     ) -> None:
         self.part, self.make = part, make
-        self.halo = HaloExchange(part, collectives, Meter(), Exact())
+        self.halo = HaloExchange(part, collectives)
         num_weights = np.array([len(part.owned_weights) + len(part.halo_weights)], np.float64)
         collectives.all_reduce(num_weights)  # a part without edges has none, also of a graph with weights
         self.is_weighted = bool(num_weights[0])

@@ -143,13 +143,6 @@ def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], prob
         words.fill(out[span], span)
 
 
-def mask_of(
-    nodes: NDArray[np.int64], shape: tuple[int, ...], keys: tuple[int, int], probability: float, dtype: FloatType
-) -> Floats:  # fmt: skip
-    """Return the mask of rows of any shape; the other arguments are those of `fill_mask`. (len(nodes), ...)"""
-    return mask_of_words(row_keys(nodes, keys), shape, keys, probability, dtype)
-
-
 def mask_of_words(
     rows: Words, shape: tuple[int, ...], keys: tuple[int, int], probability: float, dtype: FloatType
 ) -> Floats:  # fmt: skip

@@ -1,10 +1,7 @@
 """From a data set's name to this rank's part, in a script that any launcher has started."""
 
-import logging
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,39 +10,16 @@ from typing import Any
 import numpy as np
 
 from unilaunch.errors import SpecError
-from unilaunch.interfaces import agreement
-from unilaunch.interfaces.backend import Peers
-from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member, join
 from unilaunch.spec.run_spec import validate
 from unilaunch.spec.variables import variable_of
 from unilaunch_graph.data.graph_folder import as_array
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.preparation import Check, prepare_part
+from unilaunch_graph.partition.preparation import Check, ScriptLog, ScriptSession, prepare_part
 from unilaunch_graph.spec import DataSpec
 
 #: Each has a package of its name beside this module.
 _FRAMEWORKS = ("torch", "mindspore")
-_logger = logging.getLogger("unilaunch_graph")
-
-
-class _Log:
-    """The log of a library: Python's `logging`, logger "unilaunch_graph", level INFO."""
-
-    def say(self, message: str, /) -> None:
-        """Log it."""
-        _logger.info(message)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranks:
-    world: World
-    peers: Peers
-    log: _Log
-
-    def together(self, phase: str) -> AbstractContextManager[None]:
-        _logger.debug(phase)
-        return agreement.together(self.peers)
 
 
 def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Member]:
@@ -96,7 +70,7 @@ def part_of(member: Member, options: DataSpec, *, as_given: bool, check: Check |
     Raises:
         UnilaunchError: The data set cannot be used.
     """
-    return prepare_part(options, _Ranks(member.world, member.peers, _Log()), as_given=as_given, check=check)
+    return prepare_part(options, ScriptSession(member.world, member.peers, ScriptLog()), as_given=as_given, check=check)
 
 
 def load(name: str | Path, *, framework: str | None = None, **options: Any) -> Any:

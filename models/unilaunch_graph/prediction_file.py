@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,11 +18,13 @@ from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph_folder import NO_NAMES, Names, read_names
 from unilaunch_graph.data.labels import Task, predicted_classes
-from unilaunch_graph.exchange.gather import save_rows
+from unilaunch_graph.exchange.gather import gather_rows
+from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_graph.new_files import folder_beside, map_new_file, refuse_no_file
 from unilaunch_graph.partition.part import Part
 
-Arrays = Mapping[str, NDArray[Any]]
+#: The .npy file of each array, by its name.
+Files = Mapping[str, Path]
 #: Rows that are in memory at a time.
 _ROWS = 1 << 14
 #: By their numbers in the array *split*.
@@ -55,6 +58,9 @@ def save_predictions(
     .npz: "scores"; "classes" if there is a score for each class or label; "split": 0 none, 1 training, 2 validation,
     3 test; "embeddings" if there are some. .npy: the scores. .csv and .parquet: a table of a row for each node.
 
+    Rank 0 puts the rows in order in files beside the result, so that no rank has more than one block of other ranks'
+    rows in its memory.
+
     Args:
         path: The file; only rank 0 writes it.
         part: This rank's part.
@@ -66,25 +72,37 @@ def save_predictions(
         InputError: On rank 0: the file cannot be written, or is a folder.
     """
     scores, embeddings = output
-    with TemporaryDirectory(prefix="unilaunch-") as folder:
-        classes = _classes(part, scores, Path(folder) / "classes.npy")
+    ranks = ScriptRanks(part.index, part.num_parts, collectives)
+    with TemporaryDirectory(prefix="unilaunch-") as own:
+        classes = _classes(part, scores, Path(own) / "classes.npy")
         every = {"scores": scores, "classes": classes, "split": np.asarray(part.split), "embeddings": embeddings}
         arrays = {name: array for name, array in every.items() if array is not None}
         if path.suffix == ".npy":
             arrays = {"scores": scores}
-        if path.suffix in {".npz", ""} or part.index:
-            save_rows(path, part, arrays, collectives)
+        if part.index:
+            for array in arrays.values():
+                deque(gather_rows(part, array, ranks), maxlen=0)
             return
         try:
-            with folder_beside(path) as aside:
-                save_rows(aside / "arrays.npz", part, arrays, collectives)
-                with ZipFile(aside / "arrays.npz") as archive:
-                    archive.extractall(aside)
-                whole = {name: np.load(aside / f"{name}.npy", mmap_mode="r") for name in arrays}
-                _WRITERS[path.suffix](aside / "whole", whole, names)
-                shutil.move(aside / "whole", path)
+            if path.is_dir():
+                raise InputError(f"{path}: is a folder: expected the name of a file")
+            with folder_beside(path) as folder:
+                files = {name: folder / f"{name}.npy" for name in arrays}
+                for name, array in arrays.items():
+                    _map_rows(files[name], part, array, ranks)
+                whole = folder / "whole"  # no array's file: the user may have called the result scores.npy
+                _WRITERS[path.suffix or ".npz"](whole, files, names)
+                shutil.move(whole, path)
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _map_rows(file: Path, part: Part, array: NDArray[Any], ranks: ScriptRanks) -> None:
+    whole = map_new_file(file, array.dtype, (part.num_nodes, *array.shape[1:]))
+    for nodes, rows in gather_rows(part, array, ranks):
+        whole[nodes] = rows
+    if isinstance(whole, np.memmap):
+        whole.flush()
 
 
 def _classes(part: Part, scores: Rows, file: Path) -> NDArray[Any] | None:
@@ -101,8 +119,9 @@ def _classes(part: Part, scores: Rows, file: Path) -> NDArray[Any] | None:
     return classes
 
 
-def _tables(arrays: Arrays, names: Names) -> Iterator[dict[str, NDArray[Any]]]:
+def _tables(files: Files, names: Names) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the columns of some nodes at a time, by name."""
+    arrays = {name: np.load(file, mmap_mode="r") for name, file in files.items()}
     is_named = names.classes is not None and "classes" in arrays and arrays["classes"].ndim == 1
     is_named = is_named and arrays["scores"].shape[1] <= len(names.classes or ())
     for begin in range(0, len(arrays["scores"]), _ROWS):
@@ -132,28 +151,29 @@ def _columns(name: str, array: NDArray[Any], names: Names = NO_NAMES) -> dict[st
     return {f"{name}_{column}": flat[:, place] for place, column in enumerate(called)}
 
 
-def _write_csv(file: Path, arrays: Arrays, names: Names) -> None:
+def _write_csv(file: Path, files: Files, names: Names) -> None:
     with file.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened, lineterminator="\n")
-        for number, table in enumerate(_tables(arrays, names)):
+        for number, table in enumerate(_tables(files, names)):
             if not number:
                 writer.writerow(table)
             writer.writerows(zip(*(column.astype(str) for column in table.values()), strict=True))
 
 
-def _write_parquet(file: Path, arrays: Arrays, names: Names) -> None:
+def _write_parquet(file: Path, files: Files, names: Names) -> None:
     import pyarrow as pa
 
     with ExitStack() as opened:
         writer = None
-        for table in map(pa.table, _tables(arrays, names)):
+        for table in map(pa.table, _tables(files, names)):
             writer = writer or opened.enter_context(_parquet().ParquetWriter(file, table.schema))
             writer.write_table(table)
 
 
-def _write_npy(file: Path, arrays: Arrays, names: Names) -> None:  # noqa: ARG001  (as the others)
-    with file.open("wb") as opened:
-        np.lib.format.write_array(opened, arrays["scores"])  # type: ignore[no-untyped-call]
+def _write_npz(file: Path, files: Files, names: Names) -> None:  # noqa: ARG001  (as the others)
+    with ZipFile(file, "w", allowZip64=True) as archive:
+        for array in files.values():
+            archive.write(array, array.name)
 
 
 def _parquet() -> Any:
@@ -164,6 +184,8 @@ def _parquet() -> Any:
     return parquet
 
 
-_WRITERS: dict[str, Callable[[Path, Arrays, Names], None]] = {
-    ".npz": lambda _file, _arrays, _names: None, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet,
+#: What makes the file of the files of its arrays, by its ending.
+_WRITERS: dict[str, Callable[[Path, Files, Names], object]] = {
+    ".npz": _write_npz, ".npy": lambda file, files, _names: files["scores"].rename(file),
+    ".csv": _write_csv, ".parquet": _write_parquet,
 }  # fmt: skip

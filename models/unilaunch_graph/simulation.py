@@ -320,9 +320,9 @@ class Journal:
         entry.sent += numbers
         return self._received(entry)
 
-    def of_rank_0(self, kind: str, numbers: NDArray[Any], rank: int) -> NDArray[Any]:
+    def of_rank_0(self, numbers: NDArray[Any], rank: int) -> NDArray[Any]:
         """Return rank 0's *numbers*."""
-        entry = self._next(kind, np.zeros_like(numbers))
+        entry = self._next("a broadcast", np.zeros_like(numbers))
         if rank == 0:
             entry.sent[...] = numbers
         return self._received(entry)

@@ -19,8 +19,8 @@ from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import host as host_module
 from unilaunch_gcn.device import DeviceNetwork, device_network
-from unilaunch_gcn.host import HostNetwork, can_fuse, host_problem, training_problem
-from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers
+from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
+from unilaunch_gcn.layers import NetworkConfig, by_layer, can_fuse, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec

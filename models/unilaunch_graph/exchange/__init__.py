@@ -1,4 +1,4 @@
 """What ranks send to each other: halo rows, or the rows of any nodes.
 
-Begin with `halo.py`. `wire.py` sends the rows, and `meter.py` counts their bytes.
+Begin with `halo.py`. `meter.py` counts the bytes of the rows.
 """

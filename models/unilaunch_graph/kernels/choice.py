@@ -2,15 +2,14 @@
 
 import sys
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import TypeAlias
 
 import numpy as np
 
-from unilaunch_graph.arrays import FloatType, Rows
-from unilaunch_graph.dropout import MaskWords
+from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.kernels.portable import IDENTITY, NOTHING, Epilogue, Nonlinearity, PortableKernels, RoundedProducts
+from unilaunch_graph.kernels.portable import PortableKernels, RoundedProducts
 
 #: Edges of a part from which on kernels in C earn the second that compiling them takes once.
 _MANY = 1 << 17
@@ -18,45 +17,10 @@ _MANY = 1 << 17
 _MANY_FOR_TORCH = 1 << 20
 
 
-class Products(Protocol):
-    """Dense products in the precision of the training."""
-
-    def operand(self, array: Rows) -> Any:
-        """Return what `product` takes for an array, or for its transpose by `.T`."""
-
-    def dropped(self, array: Rows, words: MaskWords) -> Any:
-        """Return what `product` takes for an array times a dropout mask, or for its transpose by `.T`."""
-
-    def product(self, left: Any, right: Any, epilogue: Epilogue = NOTHING) -> Rows:
-        """Return left @ right, then what the epilogue makes of it."""
-
-
-class Kernels(Products, Protocol):
-    """What both kinds of kernels compute; `PortableKernels` says what.
-
-    Attributes:
-        dtype: Type of the rows.
-    """
-
-    dtype: FloatType
-
-    def scaled(self, rows: Rows, factors: Rows) -> Rows:
-        """Return the rows, each times its factor."""
-
-    def rounded(self, rows: Rows, factors: Rows | None = None) -> Any:
-        """Return the rows, each times its factor, rounded to bfloat16: as floats, or as its words."""
-
-    def drop_out(self, rows: Rows, words: MaskWords) -> Rows:
-        """Return the rows times a dropout mask."""
-
-    def activate(self, rows: Rows, words: MaskWords | None) -> Rows:
-        """Return max(0, rows), times a dropout mask if there is one."""
-
-    def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
-        """Return 0 where *rows* is 0 or less, else scale * gradient."""
-
-    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, then: Nonlinearity = IDENTITY) -> None:
-        """Make left (out + loops own) of *out*, then what follows."""
+#: What multiplies and passes over rows; both kinds compute the same, and `PortableKernels` says what.
+Kernels: TypeAlias = NativeKernels | PortableKernels
+#: Dense products in the precision of the training.
+Products: TypeAlias = Kernels | RoundedProducts
 
 
 def choose_kernels(dtype: FloatType, num_edges: int, threads: int) -> Kernels:

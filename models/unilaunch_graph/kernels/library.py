@@ -23,24 +23,16 @@ _END = b"whole"
 
 
 @cache
-def load_library(
-    source: Path = _KERNELS, without: str | None = "numpy and SciPy or FBGEMM train, which is slower"
-) -> ctypes.CDLL | None:
-    """Return a file's functions; None without a compiler or a folder of this user alone.
-
-    Args:
-        source: The file.
-        without: What happens without it, for a warning; None: nobody needs to know.
-    """
+def load_library(source: Path = _KERNELS) -> ctypes.CDLL | None:
+    """Return a file's functions; None without a compiler or a folder of this user alone."""
     try:
         return ctypes.CDLL(str(_compiled(source, _compiler(), _cache_folder())))
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-        if without:
-            warnings.warn(
-                f"{source.name} cannot be compiled and kept here, so {without}: {error}: install gcc, or let "
-                "XDG_CACHE_HOME name a folder that only you can write",
-                stacklevel=3,
-            )
+        warnings.warn(
+            f"{source.name} cannot be compiled and kept here, so numpy and SciPy or FBGEMM train, which is slower: "
+            f"{error}: install gcc, or let XDG_CACHE_HOME name a folder that only you can write",
+            stacklevel=3,
+        )
         return None
 
 

@@ -8,9 +8,8 @@ from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.mindspore.batch_norm import BatchNorm
 from unilaunch_graph.mindspore.exactness import check
 from unilaunch_graph.mindspore.layers import GATConv, SAGEConv
-from unilaunch_graph.mindspore.loading import load
 from unilaunch_graph.mindspore.optimizer import Adam
-from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.part import GraphPart, load
 from unilaunch_graph.mindspore.prediction import blocks, predict
 from unilaunch_graph.mindspore.reductions import mean, sum_gradients, sum_ranks
 from unilaunch_graph.mindspore.segments import segment_mean, segment_softmax, segment_sum

@@ -92,7 +92,7 @@ class _Collectives(Alone):
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
-        buffer[...] = self.journal.of_rank_0("a broadcast", buffer, self.rank)
+        buffer[...] = self.journal.of_rank_0(buffer, self.rank)
 
 
 class _SimulatedPart(GraphPart):

@@ -1,10 +1,12 @@
-"""One rank's part of a graph, as tensors of MindSpore.
+"""One rank's part of a graph, as tensors of MindSpore, and how it is loaded.
 
 Without rows MindSpore's operators return undefined values or crash: `padded` adds a node to a part without edges.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import mindspore as ms
@@ -20,13 +22,15 @@ from unilaunch_graph.arrays import Ids
 from unilaunch_graph.data.arrays import BFLOAT16
 from unilaunch_graph.data.arrays import widened as widened_words
 from unilaunch_graph.data.graph import NONE
-from unilaunch_graph.dropout import mask_of
-from unilaunch_graph.exchange.gather import gather_rows
-from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
+from unilaunch_graph.dropout import mask_of_words, row_keys
+from unilaunch_graph.exchange.gather import gather
+from unilaunch_graph.exchange.halo import RowFetch, RowHalo
+from unilaunch_graph.loading import load_part
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, TensorTypes, fields_of, without_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import InEdges, Part, edge_ids, merge_in_edges
+from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_mindspore.linear import Apply, Folded, OnHost, widened
 
 #: The global id of the node that is added.
@@ -121,14 +125,8 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
     def gathered(self, rows: Tensor) -> Tensor | None:
         only_pynative()
         sent = widened(rows) if rows.dtype == ms.bfloat16 else rows
-        array = sent.reshape(self.num_owned, -1).asnumpy()[: self.arrays.num_owned]
-        whole = np.empty((0 if self.rank else self.num_nodes, array.shape[1]), array.dtype)
-
-        def put(nodes: NDArray[np.int32], values: NDArray[Any]) -> None:
-            whole[nodes] = values
-
-        gather_rows(self.arrays, array, self.ranks.collectives, put)
-        return None if self.rank else Tensor(whole.reshape(-1, *rows.shape[1:])).astype(rows.dtype)
+        whole = gather(self.arrays, sent.asnumpy()[: self.arrays.num_owned], self.ranks)
+        return None if whole is None else Tensor(whole).astype(rows.dtype)
 
     @override
     def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
@@ -140,7 +138,8 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
 
     @override
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
-        return rows * Tensor.from_numpy(mask_of(self.owned, rows.shape, keys, probability, rows.asnumpy().dtype))
+        words, dtype = row_keys(self.owned, keys), rows.asnumpy().dtype
+        return rows * Tensor.from_numpy(mask_of_words(words, rows.shape, keys, probability, dtype))
 
 
 def _ids_of(nodes: Any) -> NDArray[Any]:
@@ -236,3 +235,39 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
         SegmentSoftmax(edges.indptr),
         {},
     )
+
+
+def load(name: str | Path, *, dtype: Any = None, **options: Any) -> GraphPart:
+    """Return this rank's part of a graph, as tensors. All ranks must call this.
+
+    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
+    MindSpore computes on the CPU: it has no exchange of rows for other devices than Ascend. The ranks exchange rows
+    over MPI where the launcher has wired MPI up, else over sockets.
+
+    Args:
+        name: A data set's name ("cora"), or the path of a graph file or folder.
+        dtype: Of x, edge_weight, floating edge_attr, regression and multi-label labels: MindSpore's float16, float32,
+            float64 or bfloat16; None: float32.
+        **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
+
+    Raises:
+        SpecError: An option is unknown or has a value that is not allowed, *dtype* is no type of floats, or MindSpore
+            is in graph mode.
+        PlacementError: MindSpore computes on another device already.
+        PluginError: The numpy that is installed does not fit MindSpore.
+        UnilaunchError: The ranks do not find each other, or the data set cannot be used.
+    """
+    return make_part(*load_arrays(name, options), dtype)
+
+
+def load_arrays(name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ranks]:
+    """Return this rank's part as mapped arrays, and the ranks. All ranks must call this; as `load`."""
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        raise SpecError("ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)")
+    part, member = load_part(name, "cpu", options)
+
+    def start() -> Ranks:
+        MindSporeBackend().start(member.world, member.placement)
+        return Ranks(member.world.rank, member.world.size, member.collectives())
+
+    return part, Ranks.once(start)

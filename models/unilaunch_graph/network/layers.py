@@ -13,17 +13,14 @@ from numpy.typing import NDArray
 from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.network.functions import check_matrix, check_probability, check_width, halo
 from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.network.ranks import SIMULATED
-from unilaunch_graph.operators.attention import Attention, AttentionCall
-from unilaunch_graph.operators.edge_dropout import EdgeDropout
+from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores
 from unilaunch_graph.operators.edges import FILLS, ChosenEdges, ChosenFeatures, choose_edges, choose_features
-from unilaunch_graph.operators.neighbours import Neighbours, NeighboursOfAllParts
-from unilaunch_graph.operators.scores import AdditiveScores
+from unilaunch_graph.operators.halo_edges import Neighbours, NeighboursOfAllParts
 from unilaunch_graph.partition.part import Part, merge_in_edges
+from unilaunch_graph.purpose import Purpose
 
 #: Whether the ranks of these collectives share memory: it is asked once.
 _SHARED: WeakKeyDictionary[Collectives, bool] = WeakKeyDictionary()
@@ -113,12 +110,14 @@ class Layer:
         """
         if part.world_size == 1 or SIMULATED.get() is not None or rows is part.x or self._shares_memory(part):
             return None
-        (ends, made), collectives = self.framework.edges(part), part.ranks.collectives
-        if _is_on_any("exchange" not in made, collectives):  # another rank may have other edges than before
+        (ends, made), ranks = self.framework.edges(part), part.ranks
+        if ranks.any(
+            is_here="exchange" not in made, purpose=Purpose.HALO
+        ):  # another rank may have other edges than before
             arrays = self.framework.arrays(part)
             has_others = not np.array_equal(ends, merge_in_edges(arrays).ends)
-            exchange = HaloExchange(arrays, collectives, Meter(), Exact())
-            made["exchange"] = None if _is_on_any(has_others, collectives) else exchange
+            exchange = HaloExchange(arrays, ranks.collectives)
+            made["exchange"] = None if ranks.any(is_here=has_others, purpose=Purpose.HALO) else exchange
         found: HaloExchange | None = made["exchange"]
         return found
 
@@ -126,15 +125,9 @@ class Layer:
         """Return whether every rank writes rows where their receiver reads them; all ranks must call it."""
         collectives = part.ranks.collectives
         if collectives not in _SHARED:
-            exchange = HaloExchange(self.framework.arrays(part), collectives, Meter(), Exact())
+            exchange = HaloExchange(self.framework.arrays(part), collectives)
             _SHARED[collectives] = exchange.shares_memory()
         return _SHARED[collectives]
-
-
-def _is_on_any(is_here: bool, collectives: Collectives) -> bool:
-    found = np.array([is_here], np.float64)
-    collectives.all_reduce(found)
-    return bool(found[0])
 
 
 class GraphAttention(Layer):
@@ -225,8 +218,8 @@ class GraphAttention(Layer):
         edges = self.edges_of(part, self_loops=self.add_self_loops)
         narrower = self.in_channels < self.heads * self.out_channels  # the exchange carries the fewer columns
         rows = self.lin(halo(x, part)) if narrower else halo(self.lin(x), part)
-        attention = Attention(edges.edges, AdditiveScores(self.negative_slope), use.pool())
-        function = AttentionCall(attention, self.edge_dropout(x, part, edges, seed))
+        dropout = self.edge_dropout(x, part, edges, seed)
+        function = Attention(edges.edges, additive_scores(self.negative_slope), use.pool(), dropout)
         out = use.call(function, rows, self.att_src[0], self.att_dst[0], *self._edge_terms(part, edges, edge_attr))
         if not self.concat:
             out = out.reshape(-1, self.heads, self.out_channels).mean(1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Task
-from unilaunch_graph.exchange.user_halo import Directory
+from unilaunch_graph.exchange.halo import Directory
 from unilaunch_graph.partition.part import InEdges, Part
 
 Tensor = TypeVar("Tensor")

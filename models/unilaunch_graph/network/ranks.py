@@ -63,12 +63,19 @@ class ScriptRanks:
         if self.size > 1:
             self.collectives.barrier()
 
-    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+    def swap(
+        self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int],
+        purpose: Purpose = Purpose.FETCH,
+    ) -> NDArray[Any]:  # fmt: skip
         """Return the rows from every rank, in the host's memory; the arguments are those of `Collectives.exchange`."""
         received = np.empty((sum(receive_counts), *rows.shape[1:]), rows.dtype)
-        self.collectives.calls.purpose = Purpose.FETCH
+        self.collectives.calls.purpose = purpose
         self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
         return received
+
+    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
+        """Return whether something is so on any rank. All ranks must call this."""
+        return bool(self.total(np.array([is_here], np.int64), purpose)[0])
 
     def total(self, numbers: NDArray[Any], purpose: Purpose = Purpose.FETCH) -> NDArray[Any]:
         """Return the sum of all ranks' *numbers*, in the host's memory. The argument may be overwritten."""

@@ -251,15 +251,19 @@ def fitting(weights: NDArray[np.int64]) -> NDArray[np.int64]:
     return weights if weights.sum() <= MOST else weights // excess + 1
 
 
-def sketch(graph: Graph) -> sp.csr_array:
+def sketch(graph: Graph, seen: int = _SEEN) -> sp.csr_array:
     """Return the graph for METIS, with at most `MOST` edges: all edges, or some of each node if there are many.
+
+    Args:
+        graph: The graph, symmetric.
+        seen: Edges that each node shows of its own, if there are more than that on the average.
 
     Raises:
         InputError: The graph has so many nodes that METIS cannot count two edges of each.
     """
-    if len(graph.indices) <= min(MOST, max(MANY, _SEEN * graph.num_nodes)):
+    if len(graph.indices) <= min(MOST, max(MANY, seen * graph.num_nodes)):
         return graph.adjacency()
-    seen = min(_SEEN, MOST // (2 * graph.num_nodes))
+    seen = min(seen, MOST // (2 * graph.num_nodes))
     if not seen:
         raise InputError(f"METIS counts up to {MOST:,} edges, too few for {graph.num_nodes:,} nodes: give --owner FILE")
     return _thinned(graph, seen)

@@ -5,20 +5,24 @@
 3. `prepare_part` is called by all ranks: rank 0 prepares the partition, and each rank reads its part.
 """
 
+import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
+from unilaunch.folder.log import Log as RunLog
 from unilaunch.interfaces.agreement import together
 from unilaunch.interfaces.backend import Peers
+from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
@@ -51,11 +55,49 @@ Check = Callable[[Graph | Part], None]
 Owner = NDArray[np.int64]
 
 
-class Log(Protocol):
-    """An object that reports the progress of a preparation."""
+#: Directed edges from which on METIS takes more than some seconds.
+MANY_EDGES = 3_000_000
+_logger = logging.getLogger("unilaunch_graph")
+
+
+class ScriptLog:
+    """The log of a script that loads a graph: Python's `logging`, logger "unilaunch_graph", level INFO."""
 
     def say(self, message: str, /) -> None:
         """Log *message*."""
+        _logger.info(message)
+
+    def say_anyway(self, message: str, /) -> None:
+        """Log *message*, and where nobody sees that level, write it to standard error."""
+        if _logger.isEnabledFor(logging.INFO):
+            self.say(message)
+        else:
+            sys.stderr.write(f"unilaunch_graph: {message}\n")
+            sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSession:
+    """One of the ranks of a script that loads a graph.
+
+    Attributes:
+        world: The identity of this rank.
+        peers: Small messages between the ranks.
+        log: This rank's log.
+    """
+
+    world: World
+    peers: Peers
+    log: ScriptLog
+
+    def together(self, phase: str) -> AbstractContextManager[None]:
+        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
+        _logger.debug(phase)
+        return together(self.peers)
+
+
+#: What reports the progress of a preparation: of a run, or of a script.
+Log: TypeAlias = RunLog | ScriptLog
 
 
 class DescribedGraph(NamedTuple):
@@ -197,7 +239,8 @@ class _Division(NamedTuple):
         graph, num_parts, parallel = _without_rows(graph), self.num_parts, self.options.parallel
         if parallel != "tensor":
             structure = graph.structure()
-            owner, partitioner, halo = self._assign(structure, log)
+            self._say_begin(structure, log)
+            owner, partitioner, halo = self._assign(structure)
             if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure
                 halo = halo_size(graph, owner, num_parts)
             said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
@@ -208,15 +251,22 @@ class _Division(NamedTuple):
         adjacency, slices = slice_nodes(graph, num_parts)
         return _Divided("by columns", "none", slices, adjacency)
 
-    def _assign(self, structure: Graph, log: Log) -> Assignment:
+    def _say_begin(self, structure: Graph, log: Log) -> None:
+        """Say what is cut before METIS cuts and orders it: METIS holds the interpreter's lock."""
+        chosen = "" if self.options.partitioner in {"auto", "metis"} else f" by {self.options.partitioner}"
+        how = f"{chosen}, in at most {PATIENCE} s" if chosen else " as owner says" if self.owner is not None else ""
+        is_long = bool(chosen) or len(structure.indices) >= MANY_EDGES
+        say = log.say_anyway if is_long and isinstance(log, ScriptLog) else log.say
+        edges = f"{structure.num_nodes:,} nodes and {len(structure.indices) // 2:,} edges"
+        say(f"cutting {edges} into {_parts(self.num_parts)}{how}")
+
+    def _assign(self, structure: Graph) -> Assignment:
         """Return who owns each node: what the user has decided, or a partitioner."""
         owner, num_parts, partitioner = self.owner, self.num_parts, self.options.partitioner
         if owner is not None:
             if len(owner) != structure.num_nodes:
                 raise InputError(f"owner: {len(owner):,} numbers, but the graph has {structure.num_nodes:,} nodes")
             return Assignment(owner, "owner", halo_size(structure, owner, num_parts))
-        bound = "" if partitioner in {"auto", "metis"} else f" by {partitioner}, in at most {PATIENCE} s"
-        log.say(f"cutting it into {_parts(num_parts)}{bound}")
         return assign(structure, num_parts, self.options.balance, partitioner)
 
 
@@ -342,27 +392,8 @@ def _refuse_incomplete(folder: Path, num_parts: int) -> None:
         raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
-class Ranks(Protocol):
-    """The ranks that prepare a partition together, for instance a `unilaunch.interfaces.model.Session`."""
-
-    @property
-    def world(self) -> World:
-        """The identity of this rank."""
-
-    @property
-    def peers(self) -> Peers:
-        """Small messages between the ranks."""
-
-    @property
-    def log(self) -> Log:
-        """This rank's log."""
-
-    def together(self, phase: str) -> AbstractContextManager[None]:
-        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
-
-
 def prepare_part(
-    options: "DataSpec", session: Ranks, *, as_given: bool = False, check: Check | None = None
+    options: "DataSpec", session: Session | ScriptSession, *, as_given: bool = False, check: Check | None = None
 ) -> Part:  # fmt: skip
     """Return this rank's part. All ranks must call it.
 
@@ -410,7 +441,9 @@ def _from_json(values: JsonValue) -> Partition:
     return Partition(Path(folder), fingerprint, Path(home) if home else None, data_sha256)
 
 
-def _on_this_host(partition: Partition, options: "DataSpec", session: Ranks, *, as_given: bool) -> Partition:
+def _on_this_host(
+    partition: Partition, options: "DataSpec", session: Session | ScriptSession, *, as_given: bool
+) -> Partition:
     """Return the partition as this host finds it; make it if the host does not see rank 0's folders."""
     world = session.world
     with together(session.peers):
@@ -430,7 +463,7 @@ def _on_this_host(partition: Partition, options: "DataSpec", session: Ranks, *, 
     return next(_from_json(values) for node, local, values in places if node == world.node_rank and local == 0)
 
 
-def _check_fit(part: Part, session: Ranks) -> None:
+def _check_fit(part: Part, session: Session | ScriptSession) -> None:
     """Raise an error for parts of different partitions: the rows that one rank sends must be the other's halo rows.
 
     Raises:

@@ -40,7 +40,7 @@ from unilaunch_graph.new_files import folder_beside, map_new_file
 from unilaunch_graph.partition.part import Adjacency, Part
 
 #: Raise it when a change writes other files for the same graph: partitions are then made again.
-FORMAT = 10
+FORMAT = 11
 MANIFEST = "manifest.json"
 #: Types and numbers of dimensions of the arrays that each part has, beside the further arrays of its edges.
 PART = {

@@ -2,7 +2,7 @@
 
 Every rank makes the same calls in the same order. `check`, `distribute` and `dropout_state` need PyTorch Geometric, the
 other names do not.
-Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where PyG's layers get their halo rows).
+Begin with `ranks.py` (the exchanges), then read `distributed.py` (where PyG's layers get their halo rows).
 """
 
 from typing import TYPE_CHECKING, Any

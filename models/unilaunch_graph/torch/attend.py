@@ -1,4 +1,7 @@
-"""PyG's layers of attention under `distribute`: without a message in memory, where the result is the same."""
+"""PyG's layers of attention under `distribute` on the CPU: another forward, without a message in memory.
+
+It looks first whether the layer and the call are as PyG wrote them, as `sums` does for sums of rows.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -6,19 +9,19 @@ from typing import Any, ClassVar
 import torch
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv import GATConv, GATv2Conv, MessagePassing, TransformerConv
+from torch_geometric.nn.dense import Linear
 from typing_extensions import override
 
 from unilaunch_graph.network.functions import halo
 from unilaunch_graph.network.layers import Framework, GraphAttention
-from unilaunch_graph.operators.attention import Attention, AttentionCall, Scores
+from unilaunch_graph.operators.attention import Attention, Scores, dynamic_scores, product_scores
 from unilaunch_graph.operators.edges import FILLS
-from unilaunch_graph.operators.scores import DynamicScores, ProductScores
-from unilaunch_graph.torch.as_written import aggregates_as_written, is_of_pyg, is_plain_linear, is_plain_matrix
-from unilaunch_graph.torch.dispatch import current
+from unilaunch_graph.torch.functions import current
 from unilaunch_graph.torch.layers import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.portable_dropout import draw_seed
 from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.sums import aggregates_as_written, is_of_pyg, is_on_host, is_untouched
 
 _STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})
 
@@ -59,7 +62,7 @@ class _Attention(GraphAttention):
             return True
         return (
             type(edge_attr) is torch.Tensor
-            and is_plain_linear(self.lin_edge)
+            and _is_plain_linear(self.lin_edge)
             and self.lin_edge.bias is None
             and _is_known_fill(self.fill_value)
         )
@@ -75,8 +78,7 @@ class _Attention(GraphAttention):
         if self.lin_edge is not None:
             features = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
             of_edges = self.chosen_features(part, edges, features), self.lin_edge.weight
-        attention = Attention(edges.edges, scores, TORCH.pool())
-        function = AttentionCall(attention, self.edge_dropout(rows[0], part, edges, None))
+        function = Attention(edges.edges, scores, TORCH.pool(), self.edge_dropout(rows[0], part, edges, None))
         out = TORCH.call(function, *rows, *of_edges)
         return out if self.concat else out.view(-1, self.heads, self.out_channels).mean(1)
 
@@ -94,7 +96,7 @@ class _Dynamic(_Attention):
     def run(self, x: torch.Tensor, part: GraphPart, edge_attr: Any) -> Any:
         (left,) = _with_halo(x, part, self.lin_l)
         right = left[: part.num_owned] if self.share_weights else self.lin_r(x)
-        out = self.call(DynamicScores(self.negative_slope), part, edge_attr, left, right, self.att[0])
+        out = self.call(dynamic_scores(self.negative_slope), part, edge_attr, left, right, self.att[0])
         if self.res is not None:
             out = out + self.res(x)
         return out * 1 if self.bias is None else out + self.bias  # the caller may write to it
@@ -116,7 +118,7 @@ class _Product(_Attention):
     @override
     def run(self, x: torch.Tensor, part: GraphPart, edge_attr: Any) -> Any:
         key, value = _with_halo(x, part, self.lin_key, self.lin_value)
-        out = self.call(ProductScores(self.heads), part, edge_attr, self.lin_query(x), key, value)
+        out = self.call(product_scores(self.heads), part, edge_attr, self.lin_query(x), key, value)
         if not self.root_weight:
             return out * 1
         own = self.lin_skip(x)
@@ -154,7 +156,7 @@ def attending(layer: MessagePassing, part: GraphPart) -> Callable[..., Any]:
     ) -> Any:
         here = current(part)
         is_plain = all(_is_any(one, kind.defaults) for one in (*args, *options.values())) and _steps(self) == bound
-        if is_plain and not ON_BLOCK.get() and is_plain_matrix(x) and _is_as_written(self, kind):
+        if is_plain and not ON_BLOCK.get() and is_on_host(x) and _is_as_written(self, kind):
             attention = kind(self)
             if attention.takes(edge_attr) and _fits(self, x, edge_index, edge_attr, here):
                 return attention.run(x, here, edge_attr)
@@ -176,7 +178,7 @@ def _is_as_written(layer: MessagePassing, kind: type[_Attention]) -> bool:
     """Return whether the layer does what PyG wrote."""
     return (
         aggregates_as_written(layer, SumAggregation)
-        and all(is_plain_linear(getattr(layer, name)) for name in kind.linear_maps)
+        and all(_is_plain_linear(getattr(layer, name)) for name in kind.linear_maps)
         and not (layer.training and layer.dropout >= 1)
     )
 
@@ -199,6 +201,7 @@ def _fits(layer: MessagePassing, x: torch.Tensor, edge_index: Any, edge_attr: An
     return (
         is_same(edge_index, part.edge_index)
         and not part.edge_index.is_inference()  # torch does not count how often it is written to
+        and x.dim() == 2  # noqa: PLR2004
         and len(x) == part.num_owned
         and (edge_attr is None or len(edge_attr) == part.edge_index.shape[1])  # PyG says what is wrong with others
         and all(parameter.dtype == x.dtype for parameter in layer.parameters())
@@ -214,3 +217,8 @@ def _with_halo(x: torch.Tensor, part: GraphPart, *linear_maps: Any) -> list[torc
         return [linear(rows) for linear in linear_maps]
     rows = halo(torch.cat([linear(x) for linear in linear_maps], 1), part)
     return list(torch.split(rows, widths, 1))
+
+
+def _is_plain_linear(module: Any) -> bool:
+    """Return whether it is PyG's linear map without anything of the user's."""
+    return type(module) is Linear and is_untouched(module)

@@ -16,10 +16,8 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo
 from unilaunch_graph.torch.attend import attending, may_attend
-from unilaunch_graph.torch.check_runs import MAIN, Entry
-from unilaunch_graph.torch.dispatch import RUNNING, current, install, on_part
-from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, clear_caches
-from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, quantile
+from unilaunch_graph.torch.exactness import DISTRIBUTED, MAIN, Check, Entry, clear_caches
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, RUNNING, current, install, on_part, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part, is_of_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts, with_dropouts

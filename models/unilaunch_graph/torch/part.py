@@ -17,13 +17,13 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.interfaces.linear import LinearOperator, Transposed
 from unilaunch_graph.data.arrays import BFLOAT16
+from unilaunch_graph.exchange.gather import gather
 from unilaunch_graph.network.part import PartFields, TensorTypes, dense_size, fields_of, without_rows
 from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.torch.ranks import Ranks, tells_flip
-from unilaunch_graph.torch.tensor_halo import TensorEdges, TensorFetch, TensorHalo
+from unilaunch_graph.torch.ranks import HALVES, Ranks, TensorEdges, TensorFetch, TensorHalo, tells_flip
 from unilaunch_torch.linear import apply
 
 
@@ -200,12 +200,10 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
 
     @override
     def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
-        rows = rows.detach().contiguous()
-        whole = rows.new_empty((self.num_nodes, *rows.shape[1:])) if self.rank == 0 else None
-        for nodes, piece in zip(self.ranks.collect(self.owned), self.ranks.collect(rows), strict=True):
-            if whole is not None:
-                whole[nodes] = piece
-        return whole
+        rows = rows.detach()
+        bits = rows.view(torch.int16) if rows.dtype in HALVES else rows
+        whole = gather(self.arrays, bits.cpu().numpy(), self.ranks)
+        return None if whole is None else torch.from_numpy(whole).view(rows.dtype).to(rows.device)
 
     @override
     def fetched(self, rows: torch.Tensor, nodes: Any) -> torch.Tensor:

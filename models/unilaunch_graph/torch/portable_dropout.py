@@ -25,7 +25,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
-from unilaunch_graph.torch.dispatch import RUNNING, current, on_part
+from unilaunch_graph.torch.functions import RUNNING, current, on_part
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import ON_BLOCK
 

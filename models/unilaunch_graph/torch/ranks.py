@@ -1,8 +1,13 @@
-"""The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
+"""The communication of a network on tensors: sums, broadcasts, and the exchanges of rows.
 
-from collections.abc import Iterator, Sequence
+The exchanges are linear operators on tensors, which `unilaunch_torch.linear.apply` differentiates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -10,6 +15,7 @@ from typing_extensions import override
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch_graph.comparison import NotCheckedError
 from unilaunch_graph.network.ranks import OTHER_RANKS, SIMULATED, ScriptRanks
+from unilaunch_graph.partition.part import Part
 from unilaunch_graph.purpose import Purpose
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
@@ -71,10 +77,13 @@ class Ranks(ScriptRanks):
         return self.collectives.exchange(sent, send_counts, received, receive_counts)
 
     @override
-    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+    def swap(
+        self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int],
+        purpose: Purpose = Purpose.FETCH,
+    ) -> NDArray[Any]:  # fmt: skip
         sent = torch.from_numpy(rows).to(self.device)
         received = sent.new_empty((sum(receive_counts), *rows.shape[1:]))
-        self.exchange(sent, send_counts, received, receive_counts, Purpose.FETCH).wait()
+        self.exchange(sent, send_counts, received, receive_counts, purpose).wait()
         arrived: NDArray[Any] = received.cpu().numpy()
         return arrived
 
@@ -96,10 +105,6 @@ class Ranks(ScriptRanks):
         self.collectives.all_reduce(buffer)
         return total
 
-    def any(self, *, is_here: bool, purpose: Purpose = Purpose.DISTRIBUTE) -> bool:
-        """Return whether something is so on any rank. All ranks must call this."""
-        return bool(self.all_reduce(torch.tensor([int(is_here)], device=self.device), purpose).item())
-
     def agree_on_flip(self, *, is_here: bool, edges: torch.Tensor | None) -> bool:
         """Return whether a layer is called with the flip of the part's edges.
 
@@ -112,20 +117,6 @@ class Ranks(ScriptRanks):
         votes = torch.tensor([is_here, not is_here and tells_flip(edges)], dtype=torch.int64, device=self.device)
         some, others = self.all_reduce(votes, Purpose.DISTRIBUTE).tolist()
         return some > 0 and not others
-
-    def collect(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""
-        counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
-        counts[self.rank] = len(rows)
-        own, *others = self.all_reduce(counts, Purpose.GATHER).tolist()
-        yield rows[: own * (self.rank == 0)]
-        for source, count in enumerate(others, 1):
-            send, receive = [0] * self.size, [0] * self.size
-            send[0] = count * (self.rank == source)
-            receive[source] = count * (self.rank == 0)
-            arrived = rows.new_empty((receive[source], *rows.shape[1:]))
-            self.exchange(rows[: send[0]], send, arrived, receive, Purpose.GATHER).wait()
-            yield arrived
 
     def broadcast(self, tensor: torch.Tensor, purpose: Purpose = Purpose.DISTRIBUTE) -> None:
         """Overwrite *tensor* by rank 0's."""
@@ -160,3 +151,118 @@ class Ranks(ScriptRanks):
 def tells_flip(edges: torch.Tensor) -> bool:
     """Return whether these edges differ from their flip: one of them is no loop. (2, edges)"""
     return not torch.equal(edges[0], edges[1])
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHalo:
+    """(num_owned, ...) -> (num_owned + num_halo, ...). The transpose sums halo rows at their owners.
+
+    Attributes:
+        rows: For each receiver, the owned rows that are halo rows there; within one receiver no row twice. int64
+        every: All of them, one receiver after the other. (num_sent,) int64
+        send_counts: Rows to each rank. (world_size,)
+        receive_counts: Halo rows of each owner. (world_size,)
+        ranks: The other ranks.
+    """
+
+    rows: tuple[torch.Tensor, ...]
+    every: torch.Tensor
+    send_counts: list[int]
+    receive_counts: list[int]
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, part: Part, ranks: Ranks) -> "TensorHalo":
+        """Return the exchange of a part."""
+        every, counts = torch.from_numpy(part.send_rows.astype(np.int64)).to(ranks.device), part.send_counts.tolist()
+        return cls(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks)
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return owned and halo rows in new memory: autograd's saved tensors are never overwritten."""
+        num_owned = len(rows)
+        sent = rows.index_select(0, self.every)
+        whole = rows.new_empty((num_owned + sum(self.receive_counts), *rows.shape[1:]))
+        exchange = self.ranks.exchange(sent, self.send_counts, whole[num_owned:], self.receive_counts, Purpose.HALO)
+        whole[:num_owned] = rows
+        exchange.wait()
+        return whole
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the owned rows plus the halo rows of other ranks for these nodes."""
+        num_owned = len(rows) - sum(self.receive_counts)
+        halo_rows = rows[num_owned:].contiguous()
+        arrived = rows.new_empty((len(self.every), *rows.shape[1:]))
+        exchange = self.ranks.exchange(halo_rows, self.receive_counts, arrived, self.send_counts, Purpose.SUM_HALO)
+        total = rows[:num_owned].clone(memory_format=torch.contiguous_format)
+        exchange.wait()
+        add_in_order(total, self.rows, torch.split(arrived, self.send_counts))
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFetch:
+    """(num_owned, ...) -> (rows that come, ...): those that this rank has asked for. The transpose sums at the owners.
+
+    Attributes:
+        send_rows: Owned rows that were asked for, grouped by the rank that did; of one rank no row twice. int64
+        send_counts: Rows to each rank. (world_size,)
+        receive_counts: Rows from each rank. (world_size,)
+        num_owned: Rows of this rank.
+        ranks: All ranks.
+    """
+
+    send_rows: torch.Tensor
+    send_counts: list[int]
+    receive_counts: list[int]
+    num_owned: int
+    ranks: Ranks
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows that come, in new memory."""
+        sent = rows.index_select(0, self.send_rows)
+        return self._exchanged(sent, self.send_counts, self.receive_counts)
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return for each owned row the sum of the rows that all ranks have for it."""
+        arrived = self._exchanged(rows.contiguous(), self.receive_counts, self.send_counts)
+        total = rows.new_zeros((self.num_owned, *rows.shape[1:]))
+        add_in_order(total, torch.split(self.send_rows, self.send_counts), torch.split(arrived, self.send_counts))
+        return total
+
+    def _exchanged(self, rows: torch.Tensor, send_counts: list[int], receive_counts: list[int]) -> torch.Tensor:
+        arrived = rows.new_empty((sum(receive_counts), *rows.shape[1:]))
+        self.ranks.exchange(rows, send_counts, arrived, receive_counts, Purpose.FETCH).wait()
+        return arrived
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEdges:
+    """(edges into the owned nodes, ...) -> (edges out of them, ...), of the reversed part. The transpose brings back.
+
+    Attributes:
+        leaving: Brings each edge's row to the owner of the edge's source.
+        places: The place of each edge of the reversed part among those that arrive; none twice. int64
+    """
+
+    leaving: TensorFetch
+    places: torch.Tensor
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the reversed part's edges, in new memory."""
+        return self.leaving.matmat(rows).index_select(0, self.places)
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the part's edges, in new memory."""
+        return self.leaving.rmatmat(torch.empty_like(rows).index_copy_(0, self.places, rows))
+
+
+def add_in_order(total: torch.Tensor, rows: Sequence[torch.Tensor], addends: Sequence[torch.Tensor]) -> None:
+    """Add to rows of *total* what each rank has for them: plain writes after reads, the same in every run, on CUDA too.
+
+    Args:
+        total: Is changed.
+        rows: Of each rank, the rows; no row twice.
+        addends: Of each rank, what is added.
+    """
+    for chosen, more in zip(rows, addends, strict=True):
+        total[chosen] = total[chosen] + more

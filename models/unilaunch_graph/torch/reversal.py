@@ -17,7 +17,7 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch.errors import SpecError
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import EDGE_FIELDS
-from unilaunch_graph.torch.dispatch import current, running_on
+from unilaunch_graph.torch.functions import current, running_on
 from unilaunch_graph.torch.layers import made_of
 from unilaunch_graph.torch.part import GraphPart, is_eager, is_flip, is_same
 from unilaunch_graph.torch.prediction import ON_BLOCK

@@ -22,8 +22,7 @@ from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
-from unilaunch_graph.operators.neighbours import Neighbours
-from unilaunch_graph.torch.as_written import aggregates_as_written, is_of_pyg
+from unilaunch_graph.operators.halo_edges import Neighbours
 from unilaunch_graph.torch.layers import TORCH, made_of
 from unilaunch_graph.torch.part import GraphPart, is_eager, is_same, version_of
 
@@ -69,13 +68,13 @@ def source_rows(layer: MessagePassing, rows: Any, edges: torch.Tensor, part: Gra
         edges: The layer's edges. (2, edges)
         part: This rank's part.
     """
-    if not _sums(layer) or not _is_on_host(rows) or edges.device.type != "cpu":
+    if not _sums(layer) or not is_on_host(rows) or edges.device.type != "cpu":
         return rows
     source = _Source(rows, layer.node_dim % rows.dim(), edges, part)
     return _stand_in(SourceRows, source, None, None)
 
 
-def _is_on_host(rows: Any) -> bool:
+def is_on_host(rows: Any) -> bool:
     """Return whether they are rows that unilaunch's operators on host arrays take, now, outside of any transform."""
     return (
         type(rows) in {torch.Tensor, torch.nn.Parameter}
@@ -298,3 +297,30 @@ def _operator(chosen: ChosenEdges, factor: _Factor | None, rows: torch.Tensor, *
         made[key] = Neighbours(chosen.edges, dtype, TORCH.pool(), values, mean=is_mean)
     operator: Neighbours = made[key]
     return operator
+
+
+_HOOKED = ("propagate", "message", "aggregate", "edge_update")
+_HOOKS = [f"_{step}_forward_{when}hooks" for step in _HOOKED for when in ("pre_", "")]
+_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_of_pyg(layer: MessagePassing, step: str) -> bool:
+    """Return whether `propagate` or `edge_updater` is PyG's own, which PyG writes anew for each class."""
+    kind = vars(type(layer))
+    written = kind.get(f"_jinja_{step}")
+    return written is not None and kind.get(step) is written is not kind[f"_orig_{step}"] and step not in vars(layer)
+
+
+def aggregates_as_written(layer: MessagePassing, *kinds: type[Aggregation]) -> bool:
+    """Return whether the layer aggregates by one of *kinds*, and no function of the user's looks at its steps."""
+    return (
+        type(layer.aggr_module) in kinds
+        and is_untouched(layer.aggr_module)
+        and not layer.explain
+        and not any(getattr(layer, name) for name in _HOOKS)
+    )
+
+
+def is_untouched(module: torch.nn.Module) -> bool:
+    """Return whether a module has no forward and no hook of the user's."""
+    return "forward" not in vars(module) and not any(getattr(module, name) for name in _MODULE_HOOKS)

@@ -16,7 +16,6 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
@@ -24,7 +23,7 @@ from unilaunch_graph.partition.store import Origin, Partition, load_part, write_
 
 
 def _first_layer(part: Part, config: NetworkConfig) -> FirstLayer:
-    halo = HaloExchange(part, SilentCollectives(), Meter(), Exact())
+    halo = HaloExchange(part, SilentCollectives(), Meter())
     aggregate = aggregation_over_halo(part, halo, 1, config.conv, config.dtype)
     return FirstLayer(config, part, aggregate, PortableKernels(config.dtype), PortableKernels(config.dtype))
 

@@ -26,7 +26,6 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TRAIN, VAL
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.statistics import count
 
@@ -48,7 +47,7 @@ def test_pruned_products_are_rows_of_the_whole_ones(cut: Cut, conv: str, trained
     def work(rank: int, collectives: Collectives) -> list[tuple[int, ...]]:
         part, meter = parts[rank], Meter()
         received: list[tuple[int, ...]] = []
-        full = aggregation_over_halo(part, HaloExchange(part, collectives, meter, Exact()), 1, conv, F64)
+        full = aggregation_over_halo(part, HaloExchange(part, collectives, meter), 1, conv, F64)
         own = x[part.owned]
         for layer in prune(part, full, [2, 2]):
             gradient = np.zeros_like(own)

@@ -30,7 +30,6 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
@@ -71,7 +70,7 @@ def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, 
         part, meter = parts[rank], Meter()
         operator = aggregation_over_halo(
             part,
-            HaloExchange(part, collectives, meter, Exact()),
+            HaloExchange(part, collectives, meter),
             threads,
             "gcn",
             np.dtype(dtype),
@@ -214,7 +213,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
 def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
     return aggregation_over_halo(
         part,
-        HaloExchange(part, Alone(), Meter(), Exact()),
+        HaloExchange(part, Alone(), Meter()),
         threads,
         "gcn",
         dtype,

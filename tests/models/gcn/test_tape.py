@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from unilaunch_gcn.features import SparseFeatures
-from unilaunch_gcn.host import Elu
+from unilaunch_gcn.host import ELU
 from unilaunch_gcn.mindspore_tensors import Recorded, Tape, call
 from unilaunch_gcn.network import normalise
 
@@ -46,7 +46,7 @@ def test_derivatives_are_those_of_torch(num_rows: int) -> None:
 
     tape, operator = Tape(), SparseFeatures(sp.csr_array(matrix))
     given = [Recorded(array, tape) for array in arrays]
-    found = _expression(given, Recorded.mean, lambda rows: call(Elu(), rows), lambda rows: rows.apply(operator))
+    found = _expression(given, Recorded.mean, lambda rows: call(ELU, rows), lambda rows: rows.apply(operator))
     np.testing.assert_allclose(found.array, expected.detach(), rtol=0, atol=1e-12)
     for mine, tensor in zip(tape.gradients(found, gradient, given), tensors, strict=True):
         np.testing.assert_allclose(mine, tensor.grad, rtol=0, atol=1e-12)

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_gcn.aggregation import kernels_of
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange import cover
 from unilaunch_graph.exchange.cover import smallest_cover
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, serving
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 
@@ -66,8 +65,8 @@ def test_products_are_the_halos_with_the_fewest_messages(cut: Cut) -> None:
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, ...]:
         part, meter = parts[rank], Meter()
-        kernels = kernels_of(part, 1, F64)
-        halo = serving(HaloExchange(part, collectives, meter, Exact()), kernels, None)
+        kernels = choose_kernels(F64, part.num_edges, 1)
+        halo = serving(HaloExchange(part, collectives, meter), kernels, None)
         edges = (DirectedEdges if graph.is_directed else HaloEdges)(part, halo, kernels, None)
         meter.read()
         found = [step(x[part.owned], lambda rows, _: rows) for step in (edges.matmat, edges.rmatmat)]

@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,36 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
 from threaded_ranks import on_every_rank
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.halo import Directory, HaloExchange, RowFetch, RowHalo
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.user_halo import Directory, RowFetch, RowHalo
-from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
-from unilaunch_graph.kernels.portable import to_bfloat16
+from unilaunch_graph.kernels.portable import from_bfloat16, to_bfloat16
+from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import Part
-
-
-class _Ranks:
-    """The ranks' collectives, as `Directory` takes them."""
-
-    def __init__(self, collectives: Collectives) -> None:
-        self.collectives = collectives
-
-    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
-        """Return the rows from every rank."""
-        received = np.empty(sum(receive_counts), rows.dtype)
-        self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
-        return received
-
-    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of all ranks' numbers."""
-        self.collectives.all_reduce(numbers)
-        return numbers
 
 
 @settings(max_examples=30)
@@ -55,7 +34,7 @@ def test_halo_and_fetch_and_their_transposes(cut: Cut) -> None:
     def work(rank: int, collectives: Collectives) -> Any:
         part, draw, difference = parts[rank], np.random.default_rng(rank), 0.0
         halo, nodes = RowHalo(part, collectives), draw.integers(0, graph.num_nodes, 9 * rank)
-        fetch = RowFetch(halo, Directory(part, _Ranks(collectives)).plan(nodes))
+        fetch = RowFetch(halo, Directory(part, ScriptRanks(rank, num_parts, collectives)).plan(nodes))
         for operator, names in ((halo, np.concatenate((part.owned, part.halo))), (fetch, nodes)):
             found = operator.matmat(rows[part.owned])
             np.testing.assert_array_equal(found, rows[names])
@@ -93,10 +72,10 @@ def _triangle() -> list[Part]:
     cut=cut_graphs(),
     widths=st.lists(st.sampled_from([1, 3, 40]), min_size=1, max_size=5),
     dtype=st.sampled_from([np.float32, np.float64]),
-    wire=st.sampled_from([Exact(), BFloat16()]),
+    rounds=st.booleans(),
 )
 @settings(max_examples=40)
-def test_rows_are_written_where_they_are_read(cut: Cut, widths: list[int], dtype: type, wire: Wire) -> None:
+def test_rows_are_written_where_they_are_read(cut: Cut, widths: list[int], dtype: type, *, rounds: bool) -> None:
     """Of any widths, one exchange after the other; the bytes that arrive are counted as of messages."""
     parts = parts_of(*cut)
     x = [np.random.default_rng(at).standard_normal((cut[0].num_nodes, width)) for at, width in enumerate(widths)]
@@ -104,16 +83,16 @@ def test_rows_are_written_where_they_are_read(cut: Cut, widths: list[int], dtype
 
     def work(rank: int, collectives: Collectives) -> tuple[bool, list[Any], int]:
         part, meter = parts[rank], Meter()
-        halo = HaloExchange(part, collectives, meter, wire)
+        halo = HaloExchange(part, collectives, meter, rounds=rounds)
         arrived = [halo.begin(rows[part.owned]).wait().copy() for rows in exact]
         return halo.shared is not None, arrived, meter.read()[1]
 
     for part, (is_shared, arrived, received) in zip(parts, on_every_rank(len(parts), work), strict=True):
         assert is_shared == (len(parts) > 1)
-        size = 2 if isinstance(wire, BFloat16) else np.dtype(dtype).itemsize
+        size = 2 if rounds else np.dtype(dtype).itemsize
         assert received == part.num_halo * sum(widths) * size
         for rows, found in zip(exact, arrived, strict=True):
-            near = 2.0**-8 if isinstance(wire, BFloat16) else 0
+            near = 2.0**-8 if rounds else 0
             np.testing.assert_allclose(found, rows[part.halo], rtol=near)
 
 
@@ -123,7 +102,7 @@ def test_rows_stay_while_others_have_begun_the_next_exchange() -> None:
 
     def work(rank: int, collectives: Collectives) -> bool:
         part = parts[rank]
-        halo = HaloExchange(part, collectives, Meter(), Exact())
+        halo = HaloExchange(part, collectives)
         right = []
         for rows, following in pairwise(x):
             arrived = halo.begin(rows[part.owned]).wait()
@@ -152,7 +131,7 @@ def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "memfd_create", refuse_one_rank)
 
     def work(rank: int, collectives: Collectives) -> tuple[bool, list[float]]:
-        halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
+        halo = HaloExchange(parts[rank], collectives)
         return halo.shared is None, halo.begin(x[parts[rank].owned]).wait()[:, 0].tolist()
 
     before = _open_files()
@@ -164,13 +143,6 @@ def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch
 def _open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def _travel(wire: Any, rows: NDArray[Any]) -> NDArray[Any]:
-    columns, kind = wire.columns(rows.shape[1], rows.dtype)
-    buffer = np.empty((len(rows), columns), kind)
-    wire.pack(rows, np.arange(len(rows), dtype=np.int32), buffer)
-    return np.asarray(wire.unpack(buffer, rows.shape[1], rows.dtype))
 
 
 def test_bfloat16_rounds_ties_to_even() -> None:
@@ -186,12 +158,11 @@ def test_bfloat16_rounds_ties_to_even() -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("wire", [Exact(), BFloat16()], ids=lambda wire: type(wire).__name__)
-def test_no_wire_makes_a_diverged_row_finite(wire: Wire, number: float) -> None:
+def test_rounding_makes_no_diverged_row_finite(number: float) -> None:
     """So that a training which has left the finite numbers is found; the other rows stay as they were."""
     rows = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     rows[1, 2] = number
     with np.errstate(invalid="ignore"):  # as in a training
-        arrived = _travel(wire, rows)
+        arrived = from_bfloat16(to_bfloat16(rows))
     assert not np.isfinite(arrived[1, 2])
     assert np.isfinite(arrived[[0, 2]]).all()

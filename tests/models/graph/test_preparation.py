@@ -20,7 +20,7 @@ from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition import preparation, store
+from unilaunch_graph.partition import partitioners, preparation, store
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import Partition, PartReader, load_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
@@ -149,6 +149,29 @@ def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
             assert (graph.features.max() >= 1) != divided
             said = "each node's features are divided by their sum, as in the GCN paper"
             assert (said in capsys.readouterr().err) == (divided and asked is None)
+
+
+def test_a_script_is_told_before_a_long_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of how many nodes, edges and parts, on standard error, before METIS begins; nothing where no cut is made."""
+    folder, said = _write_graph(tmp_path / "own"), []
+
+    def lines() -> list[str]:
+        return [line for line in capsys.readouterr().err.splitlines() if "cutting" in line]
+
+    def assign(*args: Any) -> Any:
+        said.append(lines())
+        return partitioners.assign(*args)
+
+    monkeypatch.setattr(preparation, "assign", assign)
+    for name, many_edges in (("long", 10), ("short", 1_000_000)):
+        monkeypatch.setattr(preparation, "MANY_EDGES", many_edges)
+        for _ in range(2):
+            ug.load(folder, framework="torch", data_dir=tmp_path, partition_dir=tmp_path / name)
+    edges = len(open_dataset(str(folder), tmp_path, None, 0, normalize_features=None).load().structure().indices) // 2
+    assert said == [[f"unilaunch_graph: cutting 60 nodes and {edges} edges into 1 part"], []]
+    assert not lines()
 
 
 def _write_graph(folder: Path, **changed: Any) -> Path:
