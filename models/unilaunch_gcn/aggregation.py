@@ -298,41 +298,43 @@ def aggregation_over_columns(
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    edges = ColumnEdges(switch, threads, dtype, is_directed=part.is_directed)
-    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
+    whole, num_nodes = switch.adjacency, part.num_nodes
+    kernels, pool = choose_kernels(dtype, len(whole.indices), threads), make_pool(threads)
+    forward = back = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, kernels)
+    if part.is_directed:  # then each rank keeps the transposed edges in its memory too
+        back = transposed(whole.indptr, whole.indices, whole.weights, num_nodes, kernels)
+
+    def product(matrix: RowBlocks, columns: Rows) -> Rows:
+        columns = np.ascontiguousarray(columns)
+        aggregated = empty_rows(columns.shape, columns.dtype)
+        multiply_blocks(matrix, columns, aggregated, pool)
+        return aggregated
+
+    edges = ColumnEdges(switch, partial(product, forward), partial(product, back))
+    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=kernels))
 
 
+@dataclass(frozen=True, slots=True)
 class ColumnEdges:
     """W of ranks that divide columns: all edges, for some columns.
 
-    Args:
+    Attributes:
         switch: The all-to-all between rows and columns.
-        threads: Threads that share the product's rows.
-        dtype: Type of the rows.
-        is_directed: Whether W is not symmetric: then each rank keeps the transposed edges in its memory too.
+        product: Returns W @ columns.
+        transposed: Returns W.T @ columns.
     """
 
-    def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType, *, is_directed: bool = False) -> None:
-        whole = switch.adjacency
-        self.switch, self.kernels = switch, choose_kernels(dtype, len(whole.indices), threads)
-        num_nodes = len(whole.indptr) - 1
-        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
-        self.back = self.whole
-        if is_directed:
-            self.back = transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
-        self.pool = make_pool(threads)
+    switch: ColumnSwitch
+    product: Callable[[Any], Any]
+    transposed: Callable[[Any], Any]
 
-    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+    def matmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of W @ rows."""
-        return self._product(self.whole, rows, finish)
+        return self._finished(self.product, rows, finish)
 
-    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
+    def rmatmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of W.T @ rows."""
-        return self._product(self.back, rows, finish)
+        return self._finished(self.transposed, rows, finish)
 
-    def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
-        columns = self.switch.to_columns(np.ascontiguousarray(rows))
-        aggregated = empty_rows(columns.shape, columns.dtype)
-        multiply_blocks(matrix, columns, aggregated, self.pool)
-        finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
-        return finished
+    def _finished(self, product: Callable[[Any], Any], rows: Any, finish: Finish) -> Any:
+        return finish(self.switch.to_rows(product(self.switch.to_columns(rows)), rows.shape[1]), None)

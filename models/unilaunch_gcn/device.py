@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.aggregation import Aggregation, ColumnSwitch, DiagonalScaling
+from unilaunch_gcn.aggregation import Aggregation, ColumnEdges, ColumnSwitch, DiagonalScaling
 from unilaunch_gcn.epilogue import Epilogue
 from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.network import EPSILON, Network, Pass
@@ -46,7 +46,7 @@ def edges_on_device(
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
         every = matrix(whole.indptr, whole.indices, whole.weights, (part.num_nodes, part.num_nodes))
-        return ColumnEdges(switch, every)
+        return ColumnEdges(switch, every.matmat, every.matmat)  # W is symmetric: a device takes no other
     halo = DeviceHalo(part, collectives, meter, arrays)
     owned = matrix(part.owned_indptr, part.owned_indices, part.owned_weights, (part.num_owned, part.num_owned))
     remote = matrix(part.halo_indptr, part.halo_indices, part.halo_weights, (part.num_owned, part.num_halo))
@@ -75,26 +75,6 @@ class HaloEdges:
             self.halo.wait(exchange)
             product += self.remote.matmat(received)
         return finish(product, None)
-
-    rmatmat = matmat
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnEdges:
-    """W of ranks that divide columns: all edges, for some columns.
-
-    Attributes:
-        switch: The all-to-all between rows and columns.
-        whole: The graph's matrix, as the framework multiplies it.
-    """
-
-    switch: ColumnSwitch
-    whole: Any
-
-    def matmat(self, rows: Any, finish: Finish) -> Any:
-        """Return the owned rows of the product."""
-        product = self.whole.matmat(self.switch.to_columns(rows))
-        return finish(self.switch.to_rows(product, rows.shape[1]), None)
 
     rmatmat = matmat
 
