@@ -14,13 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric import nn
 from typing_extensions import override
 
-from models.graph.torch_parts import Whole, make_whole, on_parts
+from models.graph.layers_of_pyg import WIDTH, seeded
+from models.graph.torch_parts import WHOLE, Whole, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
 
-WHOLE = make_whole()
-WIDTH, CLASSES, STEPS = 8, 3, 3
+CLASSES, STEPS = 3, 3
 STATE = {"seed": 5, "forward": 0}
 
 
@@ -64,12 +64,12 @@ def _stacked(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
     return net.conv(functional.dropout(torch.stack([x, 2 * x]), 0.5).sum(0), edges)
 
 
-def _gcn() -> Any:
-    return nn.GCN(WIDTH, 16, 2, CLASSES, dropout=0.5, norm="batch")
+def _both_ways(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
+    return net.conv(x, edges) + net.conv(x, edges.flip(0))
 
 
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
-    "GCN": _gcn,
+    "GCN": lambda: nn.GCN(WIDTH, 16, 2, CLASSES, dropout=0.5, norm="batch"),
     "GAT, loops added": lambda: nn.GAT(WIDTH, 16, 2, CLASSES, heads=2, dropout=0.5),
     "TransformerConv": lambda: Net(
         lambda net, x, edges: net.conv(x, edges), nn.TransformerConv(WIDTH, CLASSES, heads=2, concat=False, dropout=0.5)
@@ -85,6 +85,11 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "channels": lambda: Net(_channels),
     "a stack": lambda: Net(_stacked),
     "all": lambda: _dropped(functional.dropout, p=1.0),
+    "against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, heads=2, concat=False, dropout=0.5)),
+    "messages against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, dropout=0.5, aggr="max")),
+    "weights against the edges": lambda: Net(
+        lambda net, x, edges: net.conv(net.linear(x)[:, :3], edges.flip(0)), nn.APPNP(3, 0.1, dropout=0.5)
+    ),
 }
 
 
@@ -125,8 +130,7 @@ def losses_of(
 
 
 def _model(name: str = "GCN") -> torch.nn.Module:
-    torch.manual_seed(0)
-    return MODELS[name]()
+    return seeded(MODELS[name], 1)[0]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -15,6 +15,10 @@ from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 
 T = TypeVar("T")
+PARTS = 3
+#: Owners of 40 nodes by three parts: the nodes without an edge are a part of their own; the second part has no node.
+WITHOUT_EDGES = np.where(np.arange(40) < 35, np.arange(40) % 2 * 2, 1)
+WITHOUT_NODES = np.where(np.arange(40) < 20, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,11 @@ class Whole:
     y: torch.Tensor
     train_mask: torch.Tensor
     graph: Graph
+
+    @property
+    def owned(self) -> torch.Tensor:
+        """All nodes, as a part names its own. (num_nodes,) int64"""
+        return torch.arange(len(self.x))
 
 
 def make_whole(
@@ -53,6 +62,9 @@ def make_whole(
     rows, weight, features = numbers
     mask = torch.from_numpy(split == 1)
     return Whole(rows, torch.from_numpy(ends), weight, features, torch.from_numpy(labels), mask, graph)
+
+
+WHOLE = make_whole()
 
 
 def on_parts(whole: Whole, size: int, work: Callable[[GraphPart], T], owner: Any = None) -> list[T]:
