@@ -79,34 +79,37 @@ def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, 
         assert _are_bytes_of_rows(received, part.num_halo * width * np.dtype(dtype).itemsize, way)
 
 
-@given(cut=cut_graphs(), width=st.integers(1, 7), conv=st.sampled_from(["gcn", "sage"]))
+@given(
+    cut=cut_graphs(), width=st.integers(1, 7), conv=st.sampled_from(["gcn", "sage"]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)  # fmt: skip
 @settings(max_examples=60)
-def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str) -> None:
+def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str, dtype: type) -> None:
     """Divided by columns, uneven ones too: the product of any graph, its transpose, and no byte more than needed."""
     graph, _, num_parts = cut
     adjacency, slices = slice_nodes(graph, num_parts)
     parts = list(slices)
-    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
+    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width)).astype(dtype)
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
         switch = ColumnSwitch(part, adjacency, collectives, meter)
-        operator = aggregation_over_columns(part, switch, 1, conv, F64)
+        operator = aggregation_over_columns(part, switch, 1, conv, np.dtype(dtype))
         product = operator.matmat(x[part.owned])
         return product, operator.rmatmat(y[part.owned]), meter.read()[1]
 
-    results = on_every_rank(num_parts, work)
+    results, limit = on_every_rank(num_parts, work), 1e-12 if dtype is np.float64 else 1e-5
     if conv == "gcn":
         dense = dense_a_hat(graph)
     else:
         near = dense_adjacency(graph)
         dense = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
-    np.testing.assert_allclose(_whole(parts, [product for product, _, _ in results]), dense @ x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(_whole(parts, [back for _, back, _ in results]), dense.T @ y, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(_whole(parts, [product for product, _, _ in results]), dense @ x, rtol=0, atol=limit)
+    np.testing.assert_allclose(_whole(parts, [back for _, back, _ in results]), dense.T @ y, rtol=0, atol=limit)
     stays = sum(
         part.num_owned * ((part.index + 1) * width // num_parts - part.index * width // num_parts) for part in parts
     )
-    assert sum(count for _, _, count in results) == 4 * 8 * (graph.num_nodes * width - stays)
+    assert sum(count for _, _, count in results) == 4 * x.itemsize * (graph.num_nodes * width - stays)
 
 
 def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:

@@ -12,7 +12,7 @@ from torch_geometric import nn
 from torch_geometric.data import Data
 from typing_extensions import override
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
@@ -133,21 +133,18 @@ def test_what_cannot_be_checked_goes_on_and_is_said(name: str, caplog: pytest.Lo
     assert [record.message for record in caplog.records if "is not checked on parts" in record.message]
 
 
-def test_a_check_leaves_no_trace() -> None:
+@each_part(1, whole=WHOLE)
+def test_a_check_leaves_no_trace(part: GraphPart) -> None:
     """In parameters, buffers, gradients, generators, and in what a hook of the script keeps."""
-
-    def work(part: GraphPart) -> None:
-        model = ug.distribute(Net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)).double(), part)
-        seen: list[Any] = []
-        model.get_submodule("lin").register_forward_hook(lambda *given: seen.append(given))
-        before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-        ug.check(model, part, part.x, part.edge_index)
-        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-        assert torch.equal(torch.get_rng_state(), state)
-        assert all(parameter.grad is None for parameter in model.parameters())
-        assert not seen
-
-    on_parts(WHOLE, 1, work)
+    model = ug.distribute(Net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)).double(), part)
+    seen: list[Any] = []
+    model.get_submodule("lin").register_forward_hook(lambda *given: seen.append(given))
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    ug.check(model, part, part.x, part.edge_index)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not seen
 
 
 def _largest(x: torch.Tensor, part: GraphPart) -> torch.Tensor:
@@ -187,20 +184,17 @@ FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor, Any], torch.Tensor], str]] = 
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_is_checked_by_itself(name: str) -> None:
+@each_part(whole=WHOLE)
+def test_a_function_is_checked_by_itself(part: GraphPart, name: str) -> None:
     """If it calls `ug.torch` with its argument; one that has the part in a variable cannot be checked."""
     function, words = FUNCTIONS[name]
-
-    def work(part: GraphPart) -> None:
-        if words:
-            with pytest.raises(SpecError, match=words):
-                ug.check(function, part, part.x, part)
-            return
-        ug.check(function, part, part.x, part)
-        with pytest.raises(ug.NotCheckedError):
-            ug.check(lambda x: function(x, part), part, part.x)
-
-    on_parts(WHOLE, PARTS, work)
+    if words:
+        with pytest.raises(SpecError, match=words):
+            ug.check(function, part, part.x, part)
+        return
+    ug.check(function, part, part.x, part)
+    with pytest.raises(ug.NotCheckedError):
+        ug.check(lambda x: function(x, part), part, part.x)
 
 
 class _Encoder(torch.nn.Module):
@@ -266,30 +260,24 @@ def test_a_method_that_trains_is_not_tried(caplog: pytest.LogCaptureFixture) -> 
     assert "Trained.fit is not checked on parts: it calls backward" in caplog.text
 
 
-def test_on_one_rank_there_is_a_warning() -> None:
+@each_part(1, whole=WHOLE)
+def test_on_one_rank_there_is_a_warning(part: GraphPart) -> None:
     """The numbers are right there, and will not be on two."""
-
-    def work(part: GraphPart) -> None:
-        model = ug.distribute(WRONG["F.normalize"](), part)
-        with pytest.warns(UserWarning, match="not exact on parts"):
-            model(part.x.float(), part.edge_index)
+    model = ug.distribute(WRONG["F.normalize"](), part)
+    with pytest.warns(UserWarning, match="not exact on parts"):
         model(part.x.float(), part.edge_index)
+    model(part.x.float(), part.edge_index)
 
-    on_parts(WHOLE, 1, work)
 
-
-def test_another_structure_is_checked_too() -> None:
+@each_part(whole=WHOLE)
+def test_another_structure_is_checked_too(part: GraphPart) -> None:
     """A branch that only evaluation takes; a call that was refused is refused again."""
-
-    def work(part: GraphPart) -> None:
-        model = ug.distribute(Net(lambda net, x: x if net.training else _centred(x)), part)
-        rows = part.x.float()
-        model(rows, part.edge_index)
-        for _ in range(2):
-            with pytest.raises(SpecError, match="not exact"):
-                model.eval()(rows, part.edge_index)
-
-    on_parts(WHOLE, PARTS, work)
+    model = ug.distribute(Net(lambda net, x: x if net.training else _centred(x)), part)
+    rows = part.x.float()
+    model(rows, part.edge_index)
+    for _ in range(2):
+        with pytest.raises(SpecError, match="not exact"):
+            model.eval()(rows, part.edge_index)
 
 
 class Selecting(Net):
@@ -356,35 +344,30 @@ def test_the_call_may_have_any_form(name: str) -> None:
     on_parts(WHOLE, ranks, work)
 
 
-def test_a_model_may_hold_the_part() -> None:
+@each_part(whole=WHOLE)
+def test_a_model_may_hold_the_part(part: GraphPart) -> None:
     """And its tensors: in the check these are the small part's."""
 
-    def work(part: GraphPart) -> None:
-        class Holding(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.part, self.edges = part, part.edge_index
-                self.lin, self.norm = torch.nn.Linear(WIDTH, WIDTH), ug.BatchNorm(WIDTH, part)
+    class Holding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part, self.edges = part, part.edge_index
+            self.lin, self.norm = torch.nn.Linear(WIDTH, WIDTH), ug.BatchNorm(WIDTH, part)
 
-            @override
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                rows = ug.halo(self.norm(self.lin(x)), self.part)[self.edges[0]]
-                out = x.new_zeros(len(x), WIDTH).index_add(0, self.edges[1], rows)
-                return out - ug.sum_ranks(out.sum(0), self.part) / self.part.num_nodes
+        @override
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = ug.halo(self.norm(self.lin(x)), self.part)[self.edges[0]]
+            out = x.new_zeros(len(x), WIDTH).index_add(0, self.edges[1], rows)
+            return out - ug.sum_ranks(out.sum(0), self.part) / self.part.num_nodes
 
-        ug.check(Holding(), part, part.x)
-
-    on_parts(WHOLE, PARTS, work)
+    ug.check(Holding(), part, part.x)
 
 
-def test_the_rounding_of_float32_is_no_difference() -> None:
+@each_part(whole=WHOLE)
+def test_the_rounding_of_float32_is_no_difference(part: GraphPart) -> None:
     """Where a model computes in it on its way."""
-
-    def work(part: GraphPart) -> None:
-        for then in (lambda _, x: x.float().softmax(1).double(), lambda net, x: net.lin(x).float()):
-            ug.check(Net(then), part, part.x.float(), part.edge_index)
-
-    on_parts(WHOLE, PARTS, work)
+    for then in (lambda _, x: x.float().softmax(1).double(), lambda net, x: net.lin(x).float()):
+        ug.check(Net(then), part, part.x.float(), part.edge_index)
 
 
 @pytest.mark.parametrize("odd", range(PARTS))
@@ -409,11 +392,8 @@ def test_what_one_rank_refuses_all_ranks_refuse(odd: int) -> None:
     assert len(set(on_parts(WHOLE, PARTS, work))) == 1
 
 
-def test_a_large_model_is_not_checked() -> None:
+@each_part(1, whole=WHOLE)
+def test_a_large_model_is_not_checked(part: GraphPart) -> None:
     """Each copy would take more than 256 MB."""
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(ug.NotCheckedError, match="256 MB"):
-            ug.check(Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)), part, part.x, part.edge_index)
-
-    on_parts(WHOLE, 1, work)
+    with pytest.raises(ug.NotCheckedError, match="256 MB"):
+        ug.check(Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)), part, part.x, part.edge_index)

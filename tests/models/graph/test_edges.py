@@ -74,16 +74,12 @@ def test_every_edge_is_there_in_both_directions_once(
 
 
 @pytest.mark.parametrize(
-    ("sources", "targets", "message"),
-    [
-        ([0, 3], [1, 0], "edge 1: source 3 is no node; nodes are 0 to 2"),
-        ([0, 1], [-1, 0], "edge 0: target -1 is no node; nodes are 0 to 2"),
-    ],
+    ("ends", "words"), [([[0, 3], [1, 0]], "edge 1: source 3"), ([[0, 1], [-1, 0]], "edge 0: target -1")]
 )
-def test_ends_that_are_no_nodes_are_refused(sources: list[int], targets: list[int], message: str) -> None:
+def test_ends_that_are_no_nodes_are_refused(ends: list[list[int]], words: str) -> None:
     """The message names the edge, the end and the nodes that there are."""
-    with pytest.raises(InputError, match=message):
-        undirected(np.array(sources), np.array(targets), 3)
+    with pytest.raises(InputError, match=f"{words} is no node; nodes are 0 to 2"):
+        undirected(*np.array(ends), 3)
 
 
 def test_small_weights_keep_their_digits_behind_large_ones() -> None:

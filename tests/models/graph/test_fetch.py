@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch_geometric import nn
 from typing_extensions import override
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import each_part, make_whole, on_parts
 from unilaunch.errors import InputError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
@@ -120,19 +120,16 @@ def test_links_are_learnt_as_by_pyg_alone() -> None:
         np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-10)
 
 
-def test_what_is_no_node_is_refused() -> None:
+@each_part(1, whole=WHOLE)
+def test_what_is_no_node_is_refused(part: GraphPart) -> None:
     """Alone: what one rank refuses ends the job."""
-
-    def work(part: GraphPart) -> None:
-        for nodes, message in (
-            (torch.tensor([3, 40]), "fetch: node 40: expected ids from 0 to 39"),
-            (torch.tensor([-1, 3]), "fetch: node -1: expected"),
-            (part.train_mask, "fetch: nodes are bool: expected integers"),
-            ([0.5], "fetch: nodes are float64: expected integers"),
-        ):
-            with pytest.raises(InputError, match=message):
-                ug.fetch(part.x, nodes, part)
-        with pytest.raises(ValueError, match=r"expected num_owned = 40 rows"):
-            ug.fetch(part.x[1:], torch.tensor([3]), part)
-
-    on_parts(WHOLE, 1, work)
+    for nodes, message in (
+        (torch.tensor([3, 40]), "fetch: node 40: expected ids from 0 to 39"),
+        (torch.tensor([-1, 3]), "fetch: node -1: expected"),
+        (part.train_mask, "fetch: nodes are bool: expected integers"),
+        ([0.5], "fetch: nodes are float64: expected integers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ug.fetch(part.x, nodes, part)
+    with pytest.raises(ValueError, match=r"expected num_owned = 40 rows"):
+        ug.fetch(part.x[1:], torch.tensor([3]), part)

@@ -24,16 +24,6 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another start takes the hash from the cache folder."""
-    (tmp_path / "file").write_bytes(b"content")
-    first = hash_file(tmp_path / "file")
-    assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(hashlib, "file_digest", None)
-    monkeypatch.chdir(tmp_path)
-    assert hash_file(Path("file")) == first
-
-
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     """Of the same size and the same time of change too: a file that was moved there; also one of several files."""
     path, other = tmp_path / "file", tmp_path / "other"

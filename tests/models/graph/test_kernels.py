@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,7 @@ from unilaunch_graph.dropout import fill_mask, mask_words, stream_keys
 from unilaunch_graph.kernels import choice, library
 from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.kernels.portable import (
-    Epilogue,
-    Nonlinearity,
-    PortableKernels,
-    end,
-    from_bfloat16,
-    to_bfloat16,
-)
+from unilaunch_graph.kernels.portable import Nonlinearity, PortableKernels, from_bfloat16, to_bfloat16
 
 pytestmark = pytest.mark.system  # a compiler of C
 F32 = np.dtype(np.float32)
@@ -45,10 +39,6 @@ def native(request: pytest.FixtureRequest) -> NativeKernels:
     """Return the kernels in C, on one thread and on three, without AMX and with it."""
     threads, by_tiles = request.param
     return _kernels(threads, by_tiles=by_tiles)
-
-
-def _rounded(native: NativeKernels) -> NativeKernels:
-    return _kernels(native.threads, is_rounded=True, by_tiles=native.by_tiles)
 
 
 def _draw(rows: int, width: int, seed: int = 0) -> Rows:
@@ -127,30 +117,6 @@ def test_passes(native: NativeKernels) -> None:
         assert np.isnan(kernels.pass_positive(own, own, 2.0)[5, 7])
 
 
-@pytest.mark.parametrize(("rows", "depth", "width"), [(1, 1, 1), (13, 7, 5), (1700, 700, 33), (1700, 128, 128)])
-def test_products_end_their_rows(native: NativeKernels, rows: int, depth: int, width: int) -> None:
-    """Factors, ReLU and its derivative, as of a product without them: the same bits; NaN is not hidden."""
-    left, right, where = _draw(rows, depth), _draw(depth, width, 1), _draw(rows, width, 2)
-    factors = _draw(rows, 1, 3)
-    left[0, 0] = where[rows // 2, 0] = np.nan
-    for kernels in (native, PORTABLE):
-        plain = kernels.product(left, right)
-        assert np.isnan(plain[0]).all()
-        for epilogue, expected in (
-            (Epilogue(factors), plain * factors),
-            (Epilogue(relu=True), np.maximum(plain, 0)),
-            (Epilogue(where=where, scale=1.25), np.where(where <= 0, 0, plain * np.float32(1.25))),
-            (Epilogue(factors, relu=True), np.maximum(plain * factors, 0)),
-        ):
-            np.testing.assert_array_equal(kernels.product(left, right, epilogue), expected)
-            if kernels is native:
-                words: Any = kernels.product(left, right, epilogue._replace(rounds=True))
-                np.testing.assert_array_equal(from_bfloat16(words), from_bfloat16(to_bfloat16(expected)))
-            ended = plain.copy()
-            (native.end if kernels is native else end)(ended, epilogue)
-            np.testing.assert_array_equal(ended, expected)
-
-
 @pytest.mark.parametrize("width", [1, 8, 41, 301])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_rows_in_bfloat16(native: NativeKernels, width: int, weighted: bool) -> None:  # noqa: FBT001
@@ -184,43 +150,39 @@ def test_choice_depends_on_size_and_type_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def small_source(tmp_path: Path) -> Path:
-    """A file in C that compiles soon."""
+def small_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file in C that compiles soon; the cache folder is in the same folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "small.c"
     path.write_text("int one(void) { return 1; }\n")
-    return path
+    library.load_library.cache_clear()
+    yield path
+    library.load_library.cache_clear()
 
 
 def test_library_is_made_once_and_read_from_its_own_user_only(
-    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lies in the cache folder under the hash of its source; a folder that others may write is not believed."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    library.load_library.cache_clear()
     assert library.load_library(small_source)
-    folder = tmp_path / "unilaunch" / "kernels"
+    folder = small_source.parent / "unilaunch" / "kernels"
     (made,) = folder.glob("*.so")
-    library.load_library.cache_clear()
+    assert (made.stat().st_mode & 0o777, made.stat().st_uid) == (0o700, os.geteuid())
     monkeypatch.setattr(library, "_compile", None)
+    library.load_library.cache_clear()
     assert library.load_library(small_source)
-    assert made.stat().st_mode & 0o777 == 0o700
-    assert made.stat().st_uid == os.geteuid()
     folder.chmod(0o777)
     library.load_library.cache_clear()
     with pytest.warns(UserWarning, match=r"kernels: another user may write it"):
         assert library.load_library(small_source) is None
-    library.load_library.cache_clear()
 
 
-def test_a_damaged_library_is_made_again(small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_library_is_made_again(small_source: Path) -> None:
     """A process that loads half of one is ended by SIGBUS."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = (
-        f"from pathlib import *; from unilaunch_graph.kernels.library import *; assert load_library({small_source!r})"
-    )
+    code = f"from pathlib import *; from unilaunch_graph.kernels.library import *; load_library({small_source!r})"
     load = partial(subprocess.run, [sys.executable, "-W", "error", "-c", code], check=True)
     load()
-    (made,) = (tmp_path / "unilaunch" / "kernels").glob("*.so")
+    (made,) = (small_source.parent / "unilaunch" / "kernels").glob("*.so")
     whole = made.read_bytes()
     for damaged in (whole[: len(whole) // 2], b""):
         made.write_bytes(damaged)

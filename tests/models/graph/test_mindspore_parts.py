@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,19 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 import unilaunch_graph as ug
-from graphs_by_hand import make_directed_graph
+from graphs_by_hand import make_directed_graph, parts_of
 from jobs.mpirun import alone
+from models.graph.torch_parts import make_whole
 from unilaunch.errors import InputError, SpecError
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
-from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 
 def part_of(num_nodes: int, edges: list[tuple[int, int]], ranks: Ranks | None = None) -> Any:
     """Return a whole graph as the part of the only rank."""
-    graph = make_directed_graph(num_nodes, edges)
-    order = order_nodes(graph, np.zeros(num_nodes, np.int64), 1)
-    return make_part(next(iter(split_parts(graph, order))), ranks or Ranks(0, 1, Alone()))
+    (part,) = parts_of(make_directed_graph(num_nodes, edges))
+    return make_part(part, ranks or Ranks(0, 1, Alone()))
 
 
 def test_a_part_without_edges_gets_a_node_that_gather_and_fetch_leave_out() -> None:
@@ -105,14 +105,6 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         function(part.x)
         with pytest.raises(SpecError, match="works in PyNative mode: call it outside of functions that ms"):
             ms.jit(function)(part.x)
-
-
-def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> None:
-    given = (Tensor(np.ones((2, 3))), Tensor(np.ones(4, np.float32)))
-    part = part_of(2, [(0, 1)])
-    assert ug.mindspore.sum_gradients(given[0], part).shape == (2, 3)
-    found = [(tensor.shape, tensor.dtype) for tensor in ug.mindspore.sum_gradients(given, part)]
-    assert found == [((2, 3), ms.float64), ((4,), ms.float32)]
 
 
 def test_accuracy_counts_the_nodes_of_a_mask() -> None:
@@ -325,21 +317,25 @@ def ring(num_nodes: int) -> Any:
     return part_of(num_nodes, edges), layers
 
 
-def test_predict_by_layers_is_predict_of_the_whole(tmp_path: Path) -> None:
-    """In blocks of a few nodes; `ug.predict` takes the framework of the part."""
+@pytest.mark.parametrize("kind", [ms.float32, ms.float16, ms.bfloat16], ids=str)
+def test_predict_by_layers_is_predict_of_the_whole(kind: Any, tmp_path: Path) -> None:
+    """In blocks of a few nodes; `ug.predict` takes the framework of the part. 16-bit rows are written as float32."""
     part, layers = ring(30)
 
     def whole(x: Tensor, part: Any) -> Tensor:
-        return layers[2](layers[1](layers[0](x, part)), part)
+        return layers[2](layers[1](layers[0](x, part)), part).astype(kind)
 
-    expected = whole(part.x, part).asnumpy()
-    np.testing.assert_array_equal(ug.predict(whole, part, tmp_path / "whole.npz").asnumpy(), expected)
-    cells = nn.CellList([layers[0], nn.ELU(), layers[2]])
-    by_layers = ug.mindspore.predict(cells, part, tmp_path / "layers.npz", memory=200).asnumpy()
-    np.testing.assert_allclose(by_layers, expected, rtol=0, atol=1e-6)
-    for name in ("whole", "layers"):
-        arrays = np.load(tmp_path / f"{name}.npz")
-        np.testing.assert_allclose(arrays["scores"][part.owned], expected, rtol=0, atol=1e-6)
+    def narrow(x: Tensor) -> Tensor:
+        return x.astype(kind)
+
+    expected, near = whole(part.x, part).astype(ms.float32).asnumpy(), 1e-6 if kind == ms.float32 else 0.01
+    by_layers = [*nn.CellList([layers[0], nn.ELU(), layers[2]]), narrow]
+    for model in (whole, by_layers):
+        found = ug.predict(model, part, tmp_path / "out.npz", memory=200).astype(ms.float32).asnumpy()
+        arrays = np.load(tmp_path / "out.npz")
+        assert arrays["scores"].dtype == np.float32
+        for rows in (found, arrays["scores"][part.owned]):
+            np.testing.assert_allclose(rows, expected, rtol=0, atol=near)
         np.testing.assert_array_equal(arrays["classes"], arrays["scores"].argmax(1))
         np.testing.assert_array_equal(arrays["split"][part.owned], part.arrays.split)
 
@@ -368,20 +364,57 @@ def test_predict_refuses_what_is_not_exact() -> None:
             ug.mindspore.predict(wrong, part, memory=200)
 
 
-@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=str)
-def test_predict_takes_rows_of_16_bits(kind: Any, tmp_path: Path) -> None:
-    """They are written as float32, as from torch: without MindSpore numpy cannot read bfloat16."""
-    part, layers = ring(30)
+GRAPH = make_whole(60, 300, 8).graph
+PART = make_part(parts_of(GRAPH)[0], Ranks(0, 1, Alone()))
 
-    def whole(x: Tensor, part: Any) -> Tensor:
-        return layers[2](ops.elu(layers[0](x, part)), part).astype(kind)
 
-    def narrow(x: Tensor) -> Tensor:
-        return x.astype(kind)
+class Net(nn.Cell):  # type: ignore[misc]
+    """Two layers, a normalisation that holds the part, and what *then* makes of the rows between them."""
 
-    expected = whole(part.x, part).astype(ms.float32).asnumpy()
-    for model, name in ((whole, "whole"), ([*layers, narrow], "layers")):
-        ug.mindspore.predict(model, part, tmp_path / f"{name}.npz")
-        scores = np.load(tmp_path / f"{name}.npz")["scores"]
-        assert scores.dtype == np.float32
-        np.testing.assert_allclose(scores[part.owned], expected, rtol=0.01, atol=0.01)
+    def __init__(self, then: Any) -> None:
+        super().__init__()
+        self.first, self.last = ug.mindspore.SAGEConv(8, 16), ug.mindspore.GATConv(16, 3)
+        self.norm, self.then = ug.mindspore.BatchNorm(16, PART), then
+
+    def construct(self, x: Tensor, part: Any) -> Tensor:  # noqa: D102  (MindSpore's forward)
+        return self.last(self.then(ops.relu(self.norm(self.first(x, part))), part), part)
+
+
+def _centred(x: Tensor, part: Any) -> Tensor:
+    return x - ug.mindspore.sum_ranks(x.sum(0), part) / part.num_nodes
+
+
+def copies(x: Tensor, part: Any) -> Tensor:
+    """Return sums of the copies of a row, which depend on the parts."""
+    return ug.mindspore.sum_halo(ug.mindspore.halo(x, part), part)
+
+
+#: What is checked, and what is said of it.
+CHECKED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a statistic of all ranks": (lambda: Net(_centred).set_train(), ""),
+    "a loss of all ranks": (lambda: lambda x, part: ug.mindspore.mean(x.square().mean(1), part.num_nodes, part), ""),
+    "rows of any nodes": (lambda: lambda x, part: ops.mm(x, ug.mindspore.fetch(x, np.array([1, 5, 1]), part).T), ""),
+    "copies": (lambda: copies, "copies is not exact"),
+    "a rank's mean": (lambda: Net(lambda x, _: x - x.mean(0)), "Net is not exact on parts of a graph"),
+    "random numbers": (lambda: Net(lambda x, _: x + ops.rand(*x.shape)).set_train(), "random"),
+    "numbers of numpy": (
+        lambda: Net(lambda x, _: x + Tensor(np.random.rand(*x.shape).astype(np.float32))), "random"  # noqa: NPY002
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_what_is_not_exact_on_parts_is_refused_by_numbers(name: str) -> None:
+    """By `ug.mindspore.check`; random numbers cannot be checked. No parameter changes."""
+    make, words = CHECKED[name]
+    model = make()
+    parameters = list(model.get_parameters()) if isinstance(model, Net) else []
+    before = [parameter.asnumpy().copy() for parameter in parameters]
+    if words:
+        refusal = ug.mindspore.NotCheckedError if words == "random" else SpecError
+        with pytest.raises(refusal, match=words):
+            ug.mindspore.check(model, PART, PART.x, PART)
+    else:
+        ug.mindspore.check(model, PART, PART.x, part=PART)
+    for parameter, value in zip(parameters, before, strict=True):
+        np.testing.assert_array_equal(parameter.asnumpy(), value)

@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.prune import custom_from_mask
 from torch_geometric import nn as pyg
 
-from models.graph.torch_parts import Whole, make_whole, on_parts
+from models.graph.torch_parts import Whole, each_part, make_whole, on_parts
 from unilaunch_graph.torch import GATConv, GraphPart, SAGEConv
 
 NODES, WIDTH, OUT, EDGE_WIDTH = 60, 6, 5, 3
@@ -177,17 +177,15 @@ def test_what_is_not_supported_is_refused_by_name(make: Callable[[], Any], names
 
 
 @pytest.mark.parametrize("layer", [GATConv(WIDTH, OUT, edge_dim=EDGE_WIDTH), SAGEConv(WIDTH, OUT)], ids=repr)
-def test_rows_that_do_not_fit_are_refused(layer: torch.nn.Module) -> None:
-    def work(part: GraphPart) -> None:
-        part = replace(part, edge_attr=None)
-        with pytest.raises(TypeError, match=r"torch\.bfloat16 on cpu: .* ug\.torch\.distribute"):
-            layer(part.x.bfloat16(), part)
-        with torch.autocast("cpu"), pytest.raises(TypeError, match=r"autocast\(\"cpu\"\) is on: .* enabled=False"):
+@each_part(1, whole=WHOLE)
+def test_rows_that_do_not_fit_are_refused(part: GraphPart, layer: torch.nn.Module) -> None:
+    part = replace(part, edge_attr=None)
+    with pytest.raises(TypeError, match=r"torch\.bfloat16 on cpu: .* ug\.torch\.distribute"):
+        layer(part.x.bfloat16(), part)
+    with torch.autocast("cpu"), pytest.raises(TypeError, match=r"autocast\(\"cpu\"\) is on: .* enabled=False"):
+        layer(part.x.float(), part)
+    with pytest.raises(ValueError, match=r"\(59, 6\), not \(60, width\)"):
+        layer(part.x[1:].float(), part)
+    if isinstance(layer, GATConv):
+        with pytest.raises(ValueError, match=r"the shape None: expected \(400, 3\)"):
             layer(part.x.float(), part)
-        with pytest.raises(ValueError, match=r"\(59, 6\), not \(60, width\)"):
-            layer(part.x[1:].float(), part)
-        if isinstance(layer, GATConv):
-            with pytest.raises(ValueError, match=r"the shape None: expected \(400, 3\)"):
-                layer(part.x.float(), part)
-
-    on_parts(WHOLE, 1, work)

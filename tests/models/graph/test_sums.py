@@ -16,7 +16,7 @@ from torch_geometric.utils import add_self_loops
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import CASES, EDGE_WIDTH, WIDTH, Case, attributed, check_exact, weighted
-from models.graph.torch_parts import PARTS, WHOLE, WITHOUT_EDGES, WITHOUT_NODES, make_whole, on_parts
+from models.graph.torch_parts import PARTS, WHOLE, WITHOUT_EDGES, WITHOUT_NODES, each_part, make_whole, on_parts
 from unilaunch_graph import torch as ug
 from unilaunch_graph.operators.edges import order_edges
 from unilaunch_graph.operators.neighbours import Neighbours
@@ -261,48 +261,39 @@ def _write_data(part: Any) -> None:
 
 @pytest.mark.parametrize("write", [_write_edges, _write_weights, _write_data])
 @pytest.mark.parametrize("kind", [nn.GraphConv, nn.GCNConv])
-def test_edges_that_were_written_to_are_read_again(kind: Any, write: Callable[[Any], None]) -> None:
+@each_part()
+def test_edges_that_were_written_to_are_read_again(part: Any, kind: Any, write: Callable[[Any], None]) -> None:
     """What was made of the edges and weights before is not used again; by a layer of our own neither."""
-
-    def work(part: Any) -> None:
-        layer, own = distribute(kind(WIDTH, 4), part), ug.SAGEConv(WIDTH, 4)
-        first, _ = layer(part.x, part.edge_index, part.edge_weight), own(part.x, part)
-        write(part)
-        copied = replace(part, edge_index=part.edge_index.clone(), edge_weight=part.edge_weight.clone())
-        again = layer(part.x, part.edge_index, part.edge_weight)
-        torch.testing.assert_close(again, layer(part.x, copied.edge_index, copied.edge_weight), rtol=0, atol=1e-12)
-        assert (again - first).abs().max() > 1e-3
-        torch.testing.assert_close(own(part.x, part), own(part.x, copied))
-
-    on_parts(WHOLE, PARTS, work)
+    layer, own = distribute(kind(WIDTH, 4), part), ug.SAGEConv(WIDTH, 4)
+    first, _ = layer(part.x, part.edge_index, part.edge_weight), own(part.x, part)
+    write(part)
+    copied = replace(part, edge_index=part.edge_index.clone(), edge_weight=part.edge_weight.clone())
+    again = layer(part.x, part.edge_index, part.edge_weight)
+    torch.testing.assert_close(again, layer(part.x, copied.edge_index, copied.edge_weight), rtol=0, atol=1e-12)
+    assert (again - first).abs().max() > 1e-3
+    torch.testing.assert_close(own(part.x, part), own(part.x, copied))
 
 
 @pytest.mark.parametrize("kind", [nn.GCNConv, nn.GATConv])
-def test_one_rank_alone_may_write_to_weights(kind: Any) -> None:
+@each_part(2, whole=make_whole(num_sources_only=6), owner=np.arange(40) < 6)
+def test_one_rank_alone_may_write_to_weights(part: Any, kind: Any) -> None:
     """The ranks agree on what is computed again, and make as many exchanges, also a rank without in-edges."""
-
-    def work(part: Any) -> None:
-        layer = distribute(kind(WIDTH, 4), part)
-        for _ in range(3):
-            rows = layer(part.x, part.edge_index, part.edge_weight)
-            copied = layer(part.x, part.edge_index.clone(), part.edge_weight.clone())
-            torch.testing.assert_close(rows, copied, rtol=0, atol=1e-12)
-            if part.rank == 1:
-                part.edge_weight[:3] = 0.25
-
-    on_parts(make_whole(num_sources_only=6), 2, work, np.arange(40) < 6)
+    layer = distribute(kind(WIDTH, 4), part)
+    for _ in range(3):
+        rows = layer(part.x, part.edge_index, part.edge_weight)
+        copied = layer(part.x, part.edge_index.clone(), part.edge_weight.clone())
+        torch.testing.assert_close(rows, copied, rtol=0, atol=1e-12)
+        if part.rank == 1:
+            part.edge_weight[:3] = 0.25
 
 
-def test_edges_in_another_order_are_the_same_graph() -> None:
+@each_part()
+def test_edges_in_another_order_are_the_same_graph(part: Any) -> None:
     """Layers of our own take them as they are."""
-
-    def work(part: Any) -> None:
-        order = torch.randperm(part.edge_index.shape[1], generator=torch.Generator().manual_seed(part.rank))
-        shuffled = replace(part, edge_index=part.edge_index[:, order], edge_attr=part.edge_attr[order])
-        for layer in (ug.SAGEConv(WIDTH, 4), ug.GATConv(WIDTH, 4, add_self_loops=False, edge_dim=3).double()):
-            torch.testing.assert_close(layer(part.x, shuffled), layer(part.x, part), rtol=0, atol=1e-12)
-
-    on_parts(WHOLE, PARTS, work)
+    order = torch.randperm(part.edge_index.shape[1], generator=torch.Generator().manual_seed(part.rank))
+    shuffled = replace(part, edge_index=part.edge_index[:, order], edge_attr=part.edge_attr[order])
+    for layer in (ug.SAGEConv(WIDTH, 4), ug.GATConv(WIDTH, 4, add_self_loops=False, edge_dim=3).double()):
+        torch.testing.assert_close(layer(part.x, shuffled), layer(part.x, part), rtol=0, atol=1e-12)
 
 
 def _second(layer: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
@@ -312,32 +303,26 @@ def _second(layer: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tens
     return torch.autograd.grad(grad.pow(2).sum(), x)[0]
 
 
-def test_second_derivatives_are_exact() -> None:
+@each_part()
+def test_second_derivatives_are_exact(part: GraphPart) -> None:
     """Of sums; attention needs messages for them, and its error says how to get them."""
-
-    def work(part: GraphPart) -> None:
-        sage, gat = distribute(_sage(), part), distribute(_gat(), part)
-        by_messages = _second(sage, part.x, part.edge_index.clone())
-        torch.testing.assert_close(_second(sage, part.x, part.edge_index), by_messages, rtol=0, atol=1e-9)
-        with pytest.raises(RuntimeError, match=r"part\.edge_index\.clone\(\)"):
-            _second(gat, part.x, part.edge_index)
-        assert _second(gat, part.x, part.edge_index.clone()).isfinite().all()
-
-    on_parts(WHOLE, PARTS, work)
+    sage, gat = distribute(_sage(), part), distribute(_gat(), part)
+    by_messages = _second(sage, part.x, part.edge_index.clone())
+    torch.testing.assert_close(_second(sage, part.x, part.edge_index), by_messages, rtol=0, atol=1e-9)
+    with pytest.raises(RuntimeError, match=r"part\.edge_index\.clone\(\)"):
+        _second(gat, part.x, part.edge_index)
+    assert _second(gat, part.x, part.edge_index.clone()).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
-def test_features_of_other_edges_are_an_error(kind: type[torch.nn.Module]) -> None:
+@each_part(1)
+def test_features_of_other_edges_are_an_error(part: GraphPart, kind: type[torch.nn.Module]) -> None:
     """Those of the whole graph on a part: PyG says so, and the first of them are not taken."""
-
-    def work(part: GraphPart) -> None:
-        loops = {} if kind is TransformerConv else {"add_self_loops": False}
-        layer = distribute(kind(WIDTH, 3, edge_dim=2, **loops), part, check=False)
-        layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1], 2))
-        with pytest.raises(RuntimeError, match="must match the size"):
-            layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1] + 7, 2))
-
-    on_parts(WHOLE, 1, work)
+    loops = {} if kind is TransformerConv else {"add_self_loops": False}
+    layer = distribute(kind(WIDTH, 3, edge_dim=2, **loops), part, check=False)
+    layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1], 2))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1] + 7, 2))
 
 
 @pytest.mark.system

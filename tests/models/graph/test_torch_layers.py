@@ -12,7 +12,7 @@ from torch_geometric.nn.aggr import MedianAggregation, QuantileAggregation
 from torch_geometric.nn.conv import spline_conv
 
 from models.graph.layers_of_pyg import BY_NUMBERS, CASES, WIDTH, Case, check_exact, spline_basis, spline_weighting
-from models.graph.torch_parts import WHOLE, WITHOUT_EDGES, on_parts
+from models.graph.torch_parts import WITHOUT_EDGES, each_part
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
@@ -45,14 +45,11 @@ def test_a_part_without_edges_is_exact(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NUMBERS)
-def test_a_convolution_is_refused_by_its_numbers(name: str) -> None:
+@each_part(1)
+def test_a_convolution_is_refused_by_its_numbers(part: GraphPart, name: str) -> None:
     """On one rank, where it is exact, `distribute` gives a warning."""
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match=f"{name} is not exact on parts of a graph"):
-            ug.check(BY_NUMBERS[name](), part, part.x, part.edge_index)
-
-    on_parts(WHOLE, 1, work)
+    with pytest.raises(SpecError, match=f"{name} is not exact on parts of a graph"):
+        ug.check(BY_NUMBERS[name](), part, part.x, part.edge_index)
 
 
 def test_the_table_in_the_docs_names_every_class_that_is_not_exact() -> None:

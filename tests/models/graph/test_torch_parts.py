@@ -12,7 +12,7 @@ from torch_geometric.utils import add_self_loops
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import Case, check_exact, kinds, seeded
-from models.graph.torch_parts import PARTS, WHOLE, on_parts
+from models.graph.torch_parts import PARTS, WHOLE, each_part, on_parts
 from unilaunch.errors import InputError, SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
@@ -44,15 +44,12 @@ def test_a_part_holds_every_edge_into_its_nodes() -> None:
     assert sorted(found) == sorted(whole)
 
 
-def test_a_part_stays_on_the_device_of_its_rank() -> None:
+@each_part(2)
+def test_a_part_stays_on_the_device_of_its_rank(part: GraphPart) -> None:
     """The line `data = data.to(device)` of a script for PyG may stay, unless it names another device."""
-
-    def move(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match=r"on cpu.* ug\.load\(\.\.\., device='meta'\)"):
-            part.to("meta")
-        assert part.to(torch.device("cpu")) is part.to("cpu") is part
-
-    on_parts(WHOLE, 2, move)
+    with pytest.raises(SpecError, match=r"on cpu.* ug\.load\(\.\.\., device='meta'\)"):
+        part.to("meta")
+    assert part.to(torch.device("cpu")) is part.to("cpu") is part
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.int64, torch.bool])
@@ -69,21 +66,18 @@ def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, .
     on_parts(WHOLE, PARTS, work)
 
 
-def test_features_are_sent_once() -> None:
+@each_part()
+def test_features_are_sent_once(part: GraphPart) -> None:
     """Until somebody writes to them; a tensor that only equals them is sent each time. Also if inference came first."""
-
-    def work(part: GraphPart) -> None:
-        with torch.inference_mode():
-            assert torch.equal(ug.halo(part.x, part), WHOLE.x[_nodes(part)])
-        first = ug.halo(part.x, part)
-        torch.autograd.backward((first @ torch.ones(8, requires_grad=True)).sum())
-        assert ug.halo(part.x, part) is first
-        assert ug.halo(part.x.clone(), part) is not first
-        for write in (lambda: part.x.mul_(2), lambda: ug.halo(part.x, part).zero_()):
-            write()
-            assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
-
-    on_parts(WHOLE, PARTS, work)
+    with torch.inference_mode():
+        assert torch.equal(ug.halo(part.x, part), WHOLE.x[_nodes(part)])
+    first = ug.halo(part.x, part)
+    torch.autograd.backward((first @ torch.ones(8, requires_grad=True)).sum())
+    assert ug.halo(part.x, part) is first
+    assert ug.halo(part.x.clone(), part) is not first
+    for write in (lambda: part.x.mul_(2), lambda: ug.halo(part.x, part).zero_()):
+        write()
+        assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
 
 
 def test_gradients_of_halo_rows_are_added_at_home() -> None:
@@ -103,21 +97,18 @@ def test_gradients_of_halo_rows_are_added_at_home() -> None:
     torch.testing.assert_close(ranks[0][0], (weights * seen).sum(0))
 
 
-def test_mean_takes_a_loss_of_many_terms_and_one_that_a_backward_has_freed() -> None:
+@each_part(1)
+def test_mean_takes_a_loss_of_many_terms_and_one_that_a_backward_has_freed(part: GraphPart) -> None:
     """It looks for a mean among the steps that made the loss, each once, and needs none of their numbers."""
-
-    def work(part: GraphPart) -> None:
-        rows = part.x.clone().requires_grad_()
-        many, doubled, halved = rows.sum(), rows.sum(), (rows * rows).sum() * 0.5
-        for _ in range(2000):
-            many = many + rows.sum()
-        for _ in range(40):
-            doubled = doubled + doubled
-        torch.autograd.backward(halved)
-        for loss in (many, doubled, halved):
-            assert ug.mean(loss, part.num_nodes, part).isfinite()
-
-    on_parts(WHOLE, 1, work)
+    rows = part.x.clone().requires_grad_()
+    many, doubled, halved = rows.sum(), rows.sum(), (rows * rows).sum() * 0.5
+    for _ in range(2000):
+        many = many + rows.sum()
+    for _ in range(40):
+        doubled = doubled + doubled
+    torch.autograd.backward(halved)
+    for loss in (many, doubled, halved):
+        assert ug.mean(loss, part.num_nodes, part).isfinite()
 
 
 def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
@@ -463,16 +454,13 @@ MISUSES: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], object], str]] 
 
 @pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")
 @pytest.mark.parametrize("name", MISUSES)
-def test_misuse_is_refused(name: str) -> None:
+@each_part()
+def test_misuse_is_refused(part: GraphPart, name: str) -> None:
     """With what is expected: PyG's own errors, of a size or an index, say nothing about parts."""
     make, call, words = MISUSES[name]
-
-    def work(part: GraphPart) -> None:
-        model = distribute(make(), part)
-        with pytest.raises((SpecError, InputError, ValueError), match=words):
-            call(model, part)
-
-    on_parts(WHOLE, PARTS, work)
+    model = distribute(make(), part)
+    with pytest.raises((SpecError, InputError, ValueError), match=words):
+        call(model, part)
 
 
 NORMS_OF_16_BITS: list[Callable[[], torch.nn.Module]] = [

@@ -22,7 +22,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import WIDTH, Case, check_exact, weighted
-from models.graph.torch_parts import PARTS, WHOLE, WITHOUT_EDGES, WITHOUT_NODES, on_parts
+from models.graph.torch_parts import PARTS, WHOLE, WITHOUT_EDGES, WITHOUT_NODES, each_part, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
@@ -151,27 +151,21 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_call_over_all_nodes_is_refused(name: str) -> None:
+@each_part()
+def test_a_call_over_all_nodes_is_refused(part: GraphPart, name: str) -> None:
     """By name, on every rank: rank 0's numbers took the place of the others', or the ranks made unlike rows."""
     call, words = REFUSED[name]
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match=words):
-            call(part)
-
-    on_parts(WHOLE, PARTS, work)
+    with pytest.raises(SpecError, match=words):
+        call(part)
 
 
-def test_what_refusals_propose_goes_through() -> None:
+@each_part()
+def test_what_refusals_propose_goes_through(part: GraphPart) -> None:
     """Degrees of all ranks, and a column for each class."""
-
-    def work(part: GraphPart) -> None:
-        degrees = ug.sum_ranks(_own_degrees(part), part)
-        distribute(gnn.PNAConv(WIDTH, 4, ["mean"], ["attenuation"], degrees), part)
-        labels = utils.one_hot(part.y, num_classes=part.num_classes)
-        assert distribute(LabelPropagation(2, 0.9), part)(labels, part.edge_index).shape == (part.num_owned, 3)
-
-    on_parts(WHOLE, PARTS, work)
+    degrees = ug.sum_ranks(_own_degrees(part), part)
+    distribute(gnn.PNAConv(WIDTH, 4, ["mean"], ["attenuation"], degrees), part)
+    labels = utils.one_hot(part.y, num_classes=part.num_classes)
+    assert distribute(LabelPropagation(2, 0.9), part)(labels, part.edge_index).shape == (part.num_owned, 3)
 
 
 class _Summing(MessagePassing):  # type: ignore[misc]
@@ -239,23 +233,20 @@ def test_a_function_is_exact_by_every_way(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_function_is_refused_by_every_way(way: str) -> None:
+@each_part()
+def test_a_function_is_refused_by_every_way(part: GraphPart, way: str) -> None:
     """In one line that names it."""
-
-    def work(part: GraphPart) -> None:
-        calls: list[tuple[Function, Function, str]] = [
-            (function, lambda f, _, e: f(e, force_undirected=True), "force_undirected=True: an edge and the one back")
-            for function in (utils.dropout_edge, utils.dropout_adj)
-        ]
-        for function in FUNCTIONS:
-            needed = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
-            given = [part.x] * len(needed)
-            calls.append((function, lambda f, *_, given=given: f(*given), f"^{function.__qualname__}: "))
-        for function, change, words in calls:
-            with pytest.raises(SpecError, match=words):
-                distribute(WAYS[way](function, change), part, check=False)(part.x, part.edge_index)
-
-    on_parts(WHOLE, PARTS, work)
+    calls: list[tuple[Function, Function, str]] = [
+        (function, lambda f, _, e: f(e, force_undirected=True), "force_undirected=True: an edge and the one back")
+        for function in (utils.dropout_edge, utils.dropout_adj)
+    ]
+    for function in FUNCTIONS:
+        needed = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+        given = [part.x] * len(needed)
+        calls.append((function, lambda f, *_, given=given: f(*given), f"^{function.__qualname__}: "))
+    for function, change, words in calls:
+        with pytest.raises(SpecError, match=words):
+            distribute(WAYS[way](function, change), part, check=False)(part.x, part.edge_index)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -307,16 +298,13 @@ def test_masked_features_are_the_same_on_all_ranks() -> None:
 
 
 @pytest.mark.parametrize("drop", [utils.dropout_edge, utils.dropout_adj])
-def test_edges_are_dropped_in_training_alone(drop: Function) -> None:
+@each_part()
+def test_edges_are_dropped_in_training_alone(part: GraphPart, drop: Function) -> None:
     """Other edges in each forward; in evaluation none."""
-
-    def work(part: GraphPart) -> None:
-        model = distribute(_Summing(drop, lambda f, _, e: (f(e, training=model.training)[0], None)), part)
-        whole = distribute(_Summing(drop, lambda _, __, e: (e, None)), part)(part.x, part.edge_index)
-        torch.testing.assert_close(model.eval()(part.x, part.edge_index), whole)
-        assert not torch.equal(model.train()(part.x, part.edge_index), whole)
-
-    on_parts(WHOLE, PARTS, work)
+    model = distribute(_Summing(drop, lambda f, _, e: (f(e, training=model.training)[0], None)), part)
+    whole = distribute(_Summing(drop, lambda _, __, e: (e, None)), part)(part.x, part.edge_index)
+    torch.testing.assert_close(model.eval()(part.x, part.edge_index), whole)
+    assert not torch.equal(model.train()(part.x, part.edge_index), whole)
 
 
 def test_outside_of_a_distributed_model_the_functions_are_pygs() -> None:

@@ -1,7 +1,9 @@
 """A directed, weighted graph with edge features, and its parts as tensors, for ranks that are threads."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -83,3 +85,19 @@ def on_parts(whole: Whole, size: int, work: Callable[[GraphPart], T], owner: Any
         return on_every_rank(size, run)
     finally:
         torch.set_num_threads(threads)
+
+
+def each_part(size: int = PARTS, whole: Whole = WHOLE, owner: Any = None) -> Callable[[Any], Callable[..., None]]:
+    """Run a test on each of *size* parts of a graph: its argument `part` is the rank's."""
+
+    def decorate(test: Any) -> Callable[..., None]:
+        @wraps(test)
+        def run(**fixtures: Any) -> None:
+            on_parts(whole, size, lambda part: test(part=part, **fixtures), owner)
+
+        signature = inspect.signature(test)
+        others = [one for one in signature.parameters.values() if one.name != "part"]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
