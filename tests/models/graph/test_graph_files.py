@@ -64,7 +64,7 @@ def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any])
     assert isinstance(graph.features, sp.csr_array) == ("x" not in arrays)
     assert features.tolist() == X.tolist()
     assert graph.labels.tolist() == Y.tolist()
-    assert graph.num_classes == 3
+    assert (graph.num_classes, graph.is_directed) == (3, False)
     dtypes = [graph.indptr.dtype, graph.indices.dtype, graph.features.dtype, graph.labels.dtype, graph.split.dtype]
     assert dtypes == [np.int64, np.int32, np.float64, np.int64, np.uint8]
 
