@@ -193,8 +193,9 @@ def test_a_function_is_checked_by_itself(part: GraphPart, name: str) -> None:
             ug.check(function, part, part.x, part)
         return
     ug.check(function, part, part.x, part)
-    with pytest.raises(ug.NotCheckedError):
-        ug.check(lambda x: function(x, part), part, part.x)
+    if name == "the mean of all ranks":
+        with pytest.raises(ug.NotCheckedError):
+            ug.check(lambda x: function(x, part), part, part.x)
 
 
 class _Encoder(torch.nn.Module):

@@ -214,6 +214,10 @@ def test_tensors_of_every_kind_become_arrays(form: Any, data: Any, tmp_path: Pat
     assert _dense(graph.features) == half.float().tolist()
 
 
+def _labels(*y: Any) -> dict[str, Any]:
+    return {"edges": np.zeros((2, 1), np.int64), "x": np.ones((len(y), 1)), "y": [*y]}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -239,10 +243,10 @@ def test_tensors_of_every_kind_become_arrays(form: Any, data: Any, tmp_path: Pat
         ({"x": np.full((4, 1), 2**24 + 1)}, "x of node 0 is 16777217 .* float32 rounds: .*node_arrays="),
         ({"x": sp.csr_array(np.full((4, 1), 2**24 + 1))}, "x of node 0 is 16777217 .* float32 rounds"),
         ({"edge_weight": np.arange(6) + 2**40}, "edge_weight of edge 1 is 1099511627777, .* float32 .*edge_arrays="),
-        ({"y": ["1,5", "2,5", "", ""]}, "y of node 0 is '1,5', as text: .* 1.5"),
-        ({"y": ["12 %", "a", "a", "a"]}, "y of node 1 is 'a', beside numbers such as '12 %'"),
-        ({"y": ["1", "2", "3", "abc"]}, "y of node 3 is 'abc', beside numbers"),
-        ({"y": ["a", 1, None, "a"]}, "y of node 1 is 1, but other labels are text"),
+        (_labels("1,5", "2,5", ""), "y of node 0 is '1,5', as text: .* 1.5"),
+        (_labels("12 %", "a", "a"), "y of node 1 is 'a', beside numbers such as '12 %'"),
+        (_labels(*map(str, range(50)), "abc"), "y of node 50 is 'abc', beside numbers"),
+        (_labels("a", 1, None), "y of node 1 is 1, but other labels are text"),
     ],
 )
 def test_from_edges_refuses_what_does_not_fit(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -361,7 +365,10 @@ def _ends(graph: Graph) -> list[tuple[Any, ...]]:
 
 
 WITHOUT_LABELS = "node,age,size\nzoe,30,1\nal,40,2\nkim,50,3\n"
-TIMED = {"edges": EDGE_LINES.replace("km", "time"), "nodes": "node,a,id\nzoe,.5,16777217\nal,4,16777219\nkim,5,7\n"}
+TIMED: dict[str, Any] = {
+    "edges": EDGE_LINES.replace("km", "time"),
+    "nodes": "node,a,id\nzoe,0.5,16777217\nal,4,16777219\nkim,5,7\n",
+}
 #: Tables, what is looked at, and what it is.
 TABLES: dict[str, tuple[dict[str, Any], Callable[[Any], Any], Any]] = {
     "index without a name": (
@@ -479,7 +486,7 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
     """A list stands for several columns; names of another type are text; an empty class is unknown."""
     days = np.array(["2020-01-01", "2020-01-02"], "M8[D]")
     edges = pa.table({"source": days[:1], "target": days[1:]})
-    columns = {"node": pa.array(days), "y": [0, 1], "a": [5, 6], "vector": [[1.0, 2.0], [3.0, 4.0]]}
+    columns: dict[str, Any] = {"node": pa.array(days), "y": [0, 1], "a": [5, 6], "vector": [[1.0, 2.0], [3.0, 4.0]]}
     folder = _from_parquet(tmp_path, edges, pa.table(columns))
     assert _dense(_load(folder).features) == [[5, 1, 2], [6, 3, 4]]
     assert ug.read_names(folder).nodes == ["2020-01-01", "2020-01-02"]

@@ -26,7 +26,7 @@ def test_good_files(name: str, pack: type[bytes], tmp_path: Path) -> None:
     np.testing.assert_array_equal(images, PIXELS.reshape(3, 784))
     path.write_bytes(pack(LABELS))
     labels = read_labels(path)
-    assert (images.dtype, labels.dtype, labels.tolist()) == (np.uint8, np.int64, [7, 0, 9, 1, 1])
+    assert (images.dtype.name, labels.dtype.name, labels.tolist()) == ("uint8", "int64", [7, 0, 9, 1, 1])
 
 
 def test_no_beginning_of_a_file_and_no_other_header_is_a_file(tmp_path: Path) -> None:

@@ -91,5 +91,5 @@ def test_a_missing_file_is_refused_by_every_rank(write_mnist: Writer, tmp_path: 
     """Also by those that have it, with its name, every place, and where to get it."""
     write_mnist(tmp_path / "a", tmp_path / "a")
     refusal = _refusal([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    for words in ("no train-images-idx3-ubyte.gz", f"{tmp_path}/b/mnist", "--data-dir"):
+    for words in (": no train-images-idx3-ubyte", "-ubyte.gz", f"{tmp_path}/b/mnist", "--data-dir"):
         assert words in refusal
