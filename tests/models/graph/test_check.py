@@ -184,7 +184,7 @@ FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor, Any], torch.Tensor], str]] = 
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@each_part(whole=WHOLE)
+@each_part(PARTS, whole=WHOLE)
 def test_a_function_is_checked_by_itself(part: GraphPart, name: str) -> None:
     """If it calls `ug.torch` with its argument; one that has the part in a variable cannot be checked."""
     function, words = FUNCTIONS[name]
@@ -270,7 +270,7 @@ def test_on_one_rank_there_is_a_warning(part: GraphPart) -> None:
     model(part.x.float(), part.edge_index)
 
 
-@each_part(whole=WHOLE)
+@each_part(PARTS, whole=WHOLE)
 def test_another_structure_is_checked_too(part: GraphPart) -> None:
     """A branch that only evaluation takes; a call that was refused is refused again."""
     model = ug.distribute(Net(lambda net, x: x if net.training else _centred(x)), part)
@@ -345,7 +345,7 @@ def test_the_call_may_have_any_form(name: str) -> None:
     on_parts(WHOLE, ranks, work)
 
 
-@each_part(whole=WHOLE)
+@each_part(PARTS, whole=WHOLE)
 def test_a_model_may_hold_the_part(part: GraphPart) -> None:
     """And its tensors: in the check these are the small part's."""
 
@@ -364,7 +364,7 @@ def test_a_model_may_hold_the_part(part: GraphPart) -> None:
     ug.check(Holding(), part, part.x)
 
 
-@each_part(whole=WHOLE)
+@each_part(PARTS, whole=WHOLE)
 def test_the_rounding_of_float32_is_no_difference(part: GraphPart) -> None:
     """Where a model computes in it on its way."""
     for then in (lambda _, x: x.float().softmax(1).double(), lambda net, x: net.lin(x).float()):
