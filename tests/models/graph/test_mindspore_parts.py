@@ -34,7 +34,8 @@ def test_a_part_without_edges_gets_a_node_that_gather_and_fetch_leave_out() -> N
     assert part.edge_index.asnumpy().tolist() == [[3], [3]]
     assert not any(mask.asnumpy()[3] for mask in (part.train_mask, part.val_mask, part.test_mask))
     x = part.x.asnumpy()[:3]
-    np.testing.assert_array_equal(ug.mindspore.gather(part.x, part), x)
+    gathered: Any = ug.mindspore.gather(part.x, part)
+    np.testing.assert_array_equal(gathered, x)
     np.testing.assert_array_equal(ug.mindspore.fetch(part.x, [2, 0, 2], part).asnumpy(), x[[2, 0, 2]])
     real = Tensor(part.owned >= 0)[:, None]
     means = ug.mindspore.sum_ranks(((part.x + 1) * real).sum(0), part) / part.num_nodes

@@ -226,7 +226,8 @@ def test_a_whole_model_may_take_the_part() -> None:
     (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(whole(part.x, part).detach(), part))
 
     def work(part: GraphPart) -> None:
-        for model in (whole, [gat, torch.relu, sage]):
+        models: list[Any] = [whole, [gat, torch.relu, sage]]
+        for model in models:
             found: Any = predict(model, part, memory=SMALL)
             torch.testing.assert_close(found, expected[part.owned], rtol=1e-5, atol=1e-5)
 

@@ -91,7 +91,7 @@ def test_floats_are_of_the_type_that_is_asked_for(framework: str, tmp_path: Path
     """x, weights, features of edges and values to predict; arrays by name keep their own, bfloat16 on disk too."""
     library, rows = pytest.importorskip(framework), torch.from_numpy(X).bfloat16()
     arrays: dict[str, Any] = {"edge_weight": TIMES % 5, "edge_attr": X[:1].repeat(M, 0), "split": (0.5, 0.5, 0)}
-    own = {"node_arrays": {"own": rows}, "edge_arrays": {"own": rows[:1, 0].repeat(M)}}
+    own: dict[str, Any] = {"node_arrays": {"own": rows}, "edge_arrays": {"own": rows[:1, 0].repeat(M)}}
     folder = ug.from_edges(EDGES, tmp_path / "own", x=rows, y=X[:, 0], **arrays, **own)
     assert np.load(folder / "x.npy").dtype.descr == [("bfloat16", "<u2")]
     for dtype in (library.float64, library.float16, library.bfloat16):
