@@ -121,25 +121,6 @@ def test_both_directions_are_exact(name: str, caplog: pytest.LogCaptureFixture) 
     assert "is not checked" not in caplog.text
 
 
-def test_a_reversed_part_has_the_edges_out_of_its_nodes() -> None:
-    """Each once, in an order that is the same on any number of parts, with the place in the user's list."""
-    order = np.lexsort([np.arange(140), WHOLE.edge_index[1].numpy(), WHOLE.edge_index[0].numpy()])
-    expected = torch.cat([WHOLE.edge_index.flip(0), torch.arange(140)[None]])[:, order]
-
-    def work(part: Any) -> torch.Tensor:
-        turn = part.turn()
-        nodes = torch.cat([part.owned, torch.from_numpy(turn.fields["arrays"].halo)])
-        assert torch.equal(turn.fields["exchange"].matmat(part.owned), nodes)
-        ends, ids = nodes[turn.fields["edge_index"]], turn.edges.matmat(part.edge_ids)
-        assert torch.equal(turn.edges.rmatmat(ids), part.edge_ids)
-        assert bool((ends[1].diff() != 0).sum() < part.num_owned), "not by target"
-        return torch.cat([ends, ids[None]])
-
-    for size in (1, 2, 4):
-        found = torch.cat(on_parts(WHOLE, size, work), 1)
-        assert torch.equal(found[:, found[1].sort(stable=True).indices], expected)
-
-
 def _with_edges(sources: Any, targets: Any) -> Whole:
     """Return the graph with other edges, which have no places in a list of the user's."""
     edges = edges_as_given(sources, targets, 40)._replace(edge_arrays={})

@@ -26,24 +26,6 @@ def _nodes(part: GraphPart) -> torch.Tensor:
     return ug.halo(part.owned, part)
 
 
-def test_a_part_holds_every_edge_into_its_nodes() -> None:
-    """With its weight and its features; sorted by target, then by source."""
-
-    def edges(part: Any) -> torch.Tensor:
-        assert part.num_train == int(WHOLE.train_mask.sum())
-        torch.testing.assert_close(part.x, WHOLE.x[part.owned])
-        assert torch.equal(part.y, WHOLE.y[part.owned])
-        assert torch.equal(part.train_mask, WHOLE.train_mask[part.owned])
-        ends = _nodes(part)[part.edge_index]
-        key = part.edge_index[1] * part.num_nodes + ends[0]
-        assert torch.equal(key, key.sort().values)
-        return torch.cat([ends.T.double(), part.edge_weight[:, None], part.edge_attr], 1)
-
-    found = torch.cat(on_parts(WHOLE, PARTS, edges)).tolist()
-    whole = torch.cat([WHOLE.edge_index.T.double(), WHOLE.edge_weight[:, None], WHOLE.edge_attr], 1).tolist()
-    assert sorted(found) == sorted(whole)
-
-
 @each_part(2)
 def test_a_part_stays_on_the_device_of_its_rank(part: GraphPart) -> None:
     """The line `data = data.to(device)` of a script for PyG may stay, unless it names another device."""
