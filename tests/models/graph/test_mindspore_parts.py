@@ -17,6 +17,7 @@ from jobs.mpirun import alone
 from models.graph.torch_parts import make_whole
 from unilaunch.errors import InputError, SpecError
 from unilaunch.rendezvous.alone import Alone
+from unilaunch_graph import mindspore as um
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
 
@@ -34,11 +35,11 @@ def test_a_part_without_edges_gets_a_node_that_gather_and_fetch_leave_out() -> N
     assert part.edge_index.asnumpy().tolist() == [[3], [3]]
     assert not any(mask.asnumpy()[3] for mask in (part.train_mask, part.val_mask, part.test_mask))
     x = part.x.asnumpy()[:3]
-    gathered: Any = ug.mindspore.gather(part.x, part)
+    gathered: Any = um.gather(part.x, part)
     np.testing.assert_array_equal(gathered, x)
-    np.testing.assert_array_equal(ug.mindspore.fetch(part.x, [2, 0, 2], part).asnumpy(), x[[2, 0, 2]])
+    np.testing.assert_array_equal(um.fetch(part.x, [2, 0, 2], part).asnumpy(), x[[2, 0, 2]])
     real = Tensor(part.owned >= 0)[:, None]
-    means = ug.mindspore.sum_ranks(((part.x + 1) * real).sum(0), part) / part.num_nodes
+    means = um.sum_ranks(((part.x + 1) * real).sum(0), part) / part.num_nodes
     np.testing.assert_allclose(means.asnumpy(), x.mean(0) + 1)
 
 
@@ -55,22 +56,22 @@ def test_a_part_without_edges_gets_a_node_that_gather_and_fetch_leave_out() -> N
 def test_means(losses: Any, count: int, edges: list[tuple[int, int]], mean: float) -> None:
     """In float32: the sum of float16 losses would overflow."""
     given = Tensor(losses if losses.dtype in {np.bool_, np.float16} else losses.astype(np.float32))
-    value = ug.mindspore.mean(given, count, part_of(3, edges))
+    value = um.mean(given, count, part_of(3, edges))
     assert (float(value), value.dtype) == (mean, ms.float32)
 
 
-_CONVS = [ug.mindspore.SAGEConv, ug.mindspore.GATConv]
+_CONVS = [um.SAGEConv, um.GATConv]
 MISUSES: list[tuple[Any, str]] = [
-    (lambda p: ug.mindspore.mean(p.x.sum(), 2, p), "one loss for each node"),
-    (lambda p: ug.mindspore.mean(p.x, 0, p), "mean over 0 nodes"),
-    (lambda p: ug.mindspore.fetch(p.x, np.zeros((2, 0), np.int64), p), "fetch: no nodes: MindSpore needs one or more"),
-    (lambda p: ug.mindspore.fetch(p.x, [3], p), "fetch: node 3: expected ids from 0 to 2"),
-    (lambda p: ug.mindspore.sum_gradients((p.x, (p.x,)), p), "the gradients of the weights, the second one"),
-    (lambda p: ug.mindspore.dropout(p.y[:, None], p, 0.2, seed=0, step=0), "rows are Int.*: expected floats"),
-    (lambda p: ug.mindspore.halo(p.x[:2], p), "expected num_owned = 3 rows"),
-    (lambda p: ug.mindspore.segment_mean(p.x[:2], p), "expected edges = 1 rows"),
-    (lambda p: ug.mindspore.BatchNorm(3, p).set_train()(p.x[:, :1]), r"x has the shape \(3, 1\): expected \(rows, 3\)"),
-    (lambda p: ug.mindspore.BatchNorm(3, p).set_train()(p.x[:1]), "1 row on all ranks"),
+    (lambda p: um.mean(p.x.sum(), 2, p), "one loss for each node"),
+    (lambda p: um.mean(p.x, 0, p), "mean over 0 nodes"),
+    (lambda p: um.fetch(p.x, np.zeros((2, 0), np.int64), p), "fetch: no nodes: MindSpore needs one or more"),
+    (lambda p: um.fetch(p.x, [3], p), "fetch: node 3: expected ids from 0 to 2"),
+    (lambda p: um.sum_gradients((p.x, (p.x,)), p), "the gradients of the weights, the second one"),
+    (lambda p: um.dropout(p.y[:, None], p, 0.2, seed=0, step=0), "rows are Int.*: expected floats"),
+    (lambda p: um.halo(p.x[:2], p), "expected num_owned = 3 rows"),
+    (lambda p: um.segment_mean(p.x[:2], p), "expected edges = 1 rows"),
+    (lambda p: um.BatchNorm(3, p).set_train()(p.x[:, :1]), r"x has the shape \(3, 1\): expected \(rows, 3\)"),
+    (lambda p: um.BatchNorm(3, p).set_train()(p.x[:1]), "1 row on all ranks"),
     *(
         (lambda p, conv=conv: conv(3, 2)(p.x.astype(ms.int32), p), "Conv: x is Int32: expected float16")
         for conv in _CONVS
@@ -91,10 +92,10 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     """The compiler named the syntax that it met: "Unsupported expression 'Set'"."""
     monkeypatch.chdir(tmp_path)  # the compiler writes what it has understood
     part = part_of(3, [(0, 1), (1, 2), (2, 0)])
-    sage, norm = ug.mindspore.SAGEConv(3, 2), ug.mindspore.BatchNorm(3, part).set_train()
+    sage, norm = um.SAGEConv(3, 2), um.BatchNorm(3, part).set_train()
 
     def of_mean(x: Tensor) -> Any:
-        return ug.mindspore.mean(x, 3, part)
+        return um.mean(x, 3, part)
 
     def of_layer(x: Tensor) -> Any:
         return sage(x, part)
@@ -113,26 +114,26 @@ def test_accuracy_counts_the_nodes_of_a_mask() -> None:
     part = part_of(4, [(0, 1), (1, 2), (2, 3)])
     scores = ops.one_hot(part.y, 3, Tensor(1.0), Tensor(0.0))
     mask = Tensor([True, True, False, True])
-    ug.mindspore.barrier(part)
-    assert ug.mindspore.accuracy(scores, part.y, mask, part) == 1.0
-    assert ug.mindspore.accuracy(scores, (part.y + 1) % 3, mask, part) == 0.0
+    um.barrier(part)
+    assert um.accuracy(scores, part.y, mask, part) == 1.0
+    assert um.accuracy(scores, (part.y + 1) % 3, mask, part) == 0.0
 
 
 def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
     """Neither in the value nor in the gradient."""
     part = part_of(3, [])
     weight = ms.Parameter(Tensor(np.ones(4, np.float32)))
-    value, gradient = ms.value_and_grad(lambda: ug.mindspore.mean(weight * 2, part.num_nodes, part), None, [weight])()
+    value, gradient = ms.value_and_grad(lambda: um.mean(weight * 2, part.num_nodes, part), None, [weight])()
     assert float(value) == 2.0
     np.testing.assert_allclose(gradient[0].asnumpy(), [2 / 3, 2 / 3, 2 / 3, 0])
     other = part_of(4, [(0, 1)], part.ranks)  # a graph with edges, loaded beside it
-    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
+    assert float(um.mean(weight, other.num_nodes, other)) == 1.0
 
 
 def test_a_row_of_zeros_is_normalised_with_its_gradient() -> None:
     """Of an isolated node without features, in a layer without a bias: no gradient is NaN."""
     part = part_of(3, [(2, 1)])
-    layer = ug.mindspore.SAGEConv(3, 2, normalize=True, bias=False)
+    layer = um.SAGEConv(3, 2, normalize=True, bias=False)
     value, gradients = ms.value_and_grad(lambda: layer(part.x, part).sum(), None, layer.trainable_params())()
     assert not part.x.asnumpy()[0].any()
     assert np.isfinite(float(value))
@@ -142,7 +143,7 @@ def test_a_row_of_zeros_is_normalised_with_its_gradient() -> None:
 def test_batch_norm_counts_the_rows_that_it_gets() -> None:
     """Of nodes without the one that was added, of other rows all. A copy shares the part, and has its own weights."""
     part = part_of(3, [])
-    norm = copy.deepcopy(plain := ug.mindspore.BatchNorm(3, part, momentum=1.0)).set_train()
+    norm = copy.deepcopy(plain := um.BatchNorm(3, part, momentum=1.0)).set_train()
     assert norm.part is part
     assert norm.weight is not plain.weight
     norm(part.x)
@@ -161,19 +162,19 @@ def test_networks_with_a_normalisation_are_rewritten_for_mixed_precision(
     part = part_of(3, [(0, 1)])
     for seed in range(2):  # a second network found no function of the normalisation's file
         ms.set_seed(seed)
-        net = nn.SequentialCell(nn.Dense(3, 4), ug.mindspore.BatchNorm(4, part)).set_train()
+        net = nn.SequentialCell(nn.Dense(3, 4), um.BatchNorm(4, part)).set_train()
         mixed = ms.amp.auto_mixed_precision(copy.deepcopy(net), "O1")
 
         np.testing.assert_allclose(mixed(part.x).asnumpy(), net(part.x).asnumpy(), rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("kind", [ms.float16, ms.float64], ids=str)
-@pytest.mark.parametrize(("width", "layer"), [(3, ug.mindspore.SAGEConv), (8, ug.mindspore.GATConv)])
+@pytest.mark.parametrize(("width", "layer"), [(3, um.SAGEConv), (8, um.GATConv)])
 def test_the_gradient_of_a_bias_is_the_sum_of_the_rows_gradients(layer: Any, width: int, kind: Any) -> None:
     """Of 3,000 rows, in the bias's type: summed in float16 they would stop at 2048."""
     part = part_of(3000, [(0, 1), (1, 2)])
     net = layer(4, width, dtype=kind)
-    bias = net.bias if layer is ug.mindspore.GATConv else net.lin_l.bias
+    bias = net.bias if layer is um.GATConv else net.lin_l.bias
     (gradient,) = ms.grad(lambda rows: net(rows, part), None, [bias])(ops.ones((3000, 4), kind))
 
     assert gradient.dtype == kind
@@ -184,9 +185,9 @@ def test_sums_of_bools_count() -> None:
     """MPI has no sum of them. The mean of no messages is 0."""
     part = part_of(3, [(0, 1), (1, 1), (0, 0)])
     edges = Tensor([True] * 3)
-    assert ug.mindspore.segment_sum(edges, part).asnumpy().tolist() == [1, 2, 0]
-    assert ug.mindspore.segment_mean(edges, part).asnumpy().tolist() == [1, 1, 0]
-    found = ug.mindspore.sum_ranks(Tensor([True, False]), part)
+    assert um.segment_sum(edges, part).asnumpy().tolist() == [1, 2, 0]
+    assert um.segment_mean(edges, part).asnumpy().tolist() == [1, 1, 0]
+    found = um.sum_ranks(Tensor([True, False]), part)
     assert (found.dtype, found.asnumpy().tolist()) == (ms.int32, [1, 0])
 
 
@@ -245,7 +246,7 @@ def test_a_graph_is_not_loaded_in_graph_mode(tmp_path: Path) -> None:
 def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     """It reads the parameters in each step, and takes the learning rate that it has then."""
     parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
-    optimizer = ug.mindspore.Adam([parameter], learning_rate=0.1)
+    optimizer = um.Adam([parameter], learning_rate=0.1)
     optimizer(Tensor(np.ones(2)))
     np.testing.assert_allclose(parameter.asnumpy(), -0.1, rtol=1e-7)
     parameter.set_data(Tensor(np.ones(2)))
@@ -258,7 +259,7 @@ def test_a_compiled_function_follows_the_optimizer_and_the_statistics() -> None:
     """What `ms.jit` has compiled goes on reading the memory that the parameters had then."""
     part = part_of(3, [(0, 1)])
     parameter = ms.Parameter(Tensor(np.zeros(3, np.float32)), name="w")
-    optimizer, norm = ug.mindspore.Adam([parameter], 0.1), ug.mindspore.BatchNorm(3, part)
+    optimizer, norm = um.Adam([parameter], 0.1), um.BatchNorm(3, part)
 
     @ms.jit  # type: ignore[untyped-decorator]
     def compiled(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,8 +279,8 @@ def test_adam_refuses_what_it_would_take_for_something_else() -> None:
     parameters = [ms.Parameter(Tensor(np.zeros(shape)), name=name) for name, shape in (("w", (3, 2)), ("b", 3))]
     for first, rate in (([{"params": parameters}], 0.1), (parameters, [0.1, 0.2])):
         with pytest.raises(TypeError, match=r"optimizer\.learning_rate in each step"):
-            ug.mindspore.Adam(first, rate)  # type: ignore[arg-type]
-    optimizer = ug.mindspore.Adam(parameters)
+            um.Adam(first, rate)  # type: ignore[arg-type]
+    optimizer = um.Adam(parameters)
     right = [Tensor(np.ones((3, 2))), Tensor(np.ones(3))]
     for wrong in (right[:1], [*right, right[1]], [right[0].T, right[1]]):
         with pytest.raises(ValueError, match=r"^Adam: [123] gradients for 2 parameters: number"):
@@ -294,7 +295,7 @@ def test_adam_goes_on_from_a_checkpoint(kind: Any, tmp_path: Path) -> None:
 
     def train(start: Any, num_steps: int, state: Any = None) -> tuple[Any, Any]:
         parameter = ms.Parameter(Tensor(start, kind), name="w")
-        optimizer = ug.mindspore.Adam([parameter], 1e-4)
+        optimizer = um.Adam([parameter], 1e-4)
         if state:
             optimizer.load_state_dict(state)
         for _ in range(num_steps):
@@ -314,7 +315,7 @@ def ring(num_nodes: int) -> Any:
     """Return a part whose node i has edges from its next two nodes, and the layers of a network."""
     edges = [((i + step) % num_nodes, i) for i in range(num_nodes) for step in (1, 2)]
     ms.set_seed(0)
-    layers = [ug.mindspore.GATConv(3, 4, heads=2), ops.elu, ug.mindspore.SAGEConv(8, 2, normalize=True, project=True)]
+    layers = [um.GATConv(3, 4, heads=2), ops.elu, um.SAGEConv(8, 2, normalize=True, project=True)]
     return part_of(num_nodes, edges), layers
 
 
@@ -344,7 +345,7 @@ def test_predict_by_layers_is_predict_of_the_whole(kind: Any, tmp_path: Path) ->
 def test_predict_refuses_what_is_not_exact() -> None:
     """Layers that need more than a block, or are in training mode; an output that is no tensor."""
     part, layers = ring(30)
-    training = ug.mindspore.SAGEConv(3, 2).set_train()
+    training = um.SAGEConv(3, 2).set_train()
 
     def two_steps(x: Tensor, part: Any) -> Tensor:
         return layers[2](ops.relu(layers[0](x, part)), part)
@@ -362,7 +363,7 @@ def test_predict_refuses_what_is_not_exact() -> None:
         ([pair], "pair returned a tuple: expected one tensor"),
     ):
         with pytest.raises(SpecError, match=words):
-            ug.mindspore.predict(wrong, part, memory=200)
+            um.predict(wrong, part, memory=200)
 
 
 GRAPH = make_whole(60, 300, 8).graph
@@ -374,27 +375,27 @@ class Net(nn.Cell):  # type: ignore[misc]
 
     def __init__(self, then: Any) -> None:
         super().__init__()
-        self.first, self.last = ug.mindspore.SAGEConv(8, 16), ug.mindspore.GATConv(16, 3)
-        self.norm, self.then = ug.mindspore.BatchNorm(16, PART), then
+        self.first, self.last = um.SAGEConv(8, 16), um.GATConv(16, 3)
+        self.norm, self.then = um.BatchNorm(16, PART), then
 
     def construct(self, x: Tensor, part: Any) -> Tensor:  # noqa: D102  (MindSpore's forward)
         return self.last(self.then(ops.relu(self.norm(self.first(x, part))), part), part)
 
 
 def _centred(x: Tensor, part: Any) -> Tensor:
-    return x - ug.mindspore.sum_ranks(x.sum(0), part) / part.num_nodes
+    return x - um.sum_ranks(x.sum(0), part) / part.num_nodes
 
 
 def copies(x: Tensor, part: Any) -> Tensor:
     """Return sums of the copies of a row, which depend on the parts."""
-    return ug.mindspore.sum_halo(ug.mindspore.halo(x, part), part)
+    return um.sum_halo(um.halo(x, part), part)
 
 
 #: What is checked, and what is said of it.
 CHECKED: dict[str, tuple[Callable[[], Any], str]] = {
     "a statistic of all ranks": (lambda: Net(_centred).set_train(), ""),
-    "a loss of all ranks": (lambda: lambda x, part: ug.mindspore.mean(x.square().mean(1), part.num_nodes, part), ""),
-    "rows of any nodes": (lambda: lambda x, part: ops.mm(x, ug.mindspore.fetch(x, np.array([1, 5, 1]), part).T), ""),
+    "a loss of all ranks": (lambda: lambda x, part: um.mean(x.square().mean(1), part.num_nodes, part), ""),
+    "rows of any nodes": (lambda: lambda x, part: ops.mm(x, um.fetch(x, np.array([1, 5, 1]), part).T), ""),
     "copies": (lambda: copies, "copies is not exact"),
     "a rank's mean": (lambda: Net(lambda x, _: x - x.mean(0)), "Net is not exact on parts of a graph"),
     "random numbers": (lambda: Net(lambda x, _: x + ops.rand(*x.shape)).set_train(), "random"),
@@ -412,10 +413,10 @@ def test_what_is_not_exact_on_parts_is_refused_by_numbers(name: str) -> None:
     parameters = list(model.get_parameters()) if isinstance(model, Net) else []
     before = [parameter.asnumpy().copy() for parameter in parameters]
     if words:
-        refusal = ug.mindspore.NotCheckedError if words == "random" else SpecError
+        refusal = um.NotCheckedError if words == "random" else SpecError
         with pytest.raises(refusal, match=words):
-            ug.mindspore.check(model, PART, PART.x, PART)
+            um.check(model, PART, PART.x, PART)
     else:
-        ug.mindspore.check(model, PART, PART.x, part=PART)
+        um.check(model, PART, PART.x, part=PART)
     for parameter, value in zip(parameters, before, strict=True):
         np.testing.assert_array_equal(parameter.asnumpy(), value)

@@ -36,16 +36,13 @@ def test_a_part_stays_on_the_device_of_its_rank(part: GraphPart) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+@each_part()
+def test_halo_rows_are_their_owners_rows(part: GraphPart, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Of any type and any shape of a row, and the first result stays as it was when the next exchange comes."""
-    rows = (torch.randn(40, *shape) * 9).to(dtype)
-
-    def work(part: GraphPart) -> None:
-        first, second = ug.halo(rows[part.owned], part), ug.halo(rows[part.owned] * 0, part)
-        assert torch.equal(first, rows[_nodes(part)])
-        assert not second.any()
-
-    on_parts(WHOLE, PARTS, work)
+    rows = (torch.randn(40, *shape, generator=torch.Generator().manual_seed(0)) * 9).to(dtype)
+    first, second = ug.halo(rows[part.owned], part), ug.halo(rows[part.owned] * 0, part)
+    assert torch.equal(first, rows[_nodes(part)])
+    assert not second.any()
 
 
 @each_part()
@@ -110,7 +107,8 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
     assert len(set(means)) == 1
 
 
-def test_the_gradient_of_a_correlation_is_exact() -> None:
+@each_part()
+def test_the_gradient_of_a_correlation_is_exact(part: GraphPart) -> None:
     """Rows are compared with means of all ranks' rows: `sum_ranks` for the statistics, `mean` for the loss."""
 
     def gradient(graph: Any, total: Callable[..., Any], mean: Callable[..., Any]) -> Any:
@@ -120,28 +118,23 @@ def test_the_gradient_of_a_correlation_is_exact() -> None:
         mean(normal[:, 0] * normal[:, 1]).backward()
         return rows.grad
 
-    def work(part: GraphPart) -> Any:
-        own = gradient(part, lambda sums: ug.sum_ranks(sums, part), lambda products: ug.mean(products, 40, part))
-        return ug.gather(own, part)
-
+    found = gradient(part, lambda sums: ug.sum_ranks(sums, part), lambda products: ug.mean(products, 40, part))
     expected = gradient(WHOLE, lambda sums: sums, torch.mean)
-    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, expected[part.owned], rtol=0, atol=1e-12)
 
 
-def test_gradients_are_summed_where_some_ranks_have_none() -> None:
+@each_part()
+def test_gradients_are_summed_where_some_ranks_have_none(part: GraphPart) -> None:
     """A parameter that no rank used keeps None, as in one process. Bools are counted, as torch's own sum does."""
-
-    def work(part: GraphPart) -> Any:
-        used, some, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
-        half = torch.nn.Parameter(torch.ones(3, dtype=torch.float32))
-        used.grad, half.grad = torch.full((2,), part.rank + 1.0), torch.ones(3, dtype=torch.float32)
-        if part.rank == 1:
-            some.grad = torch.tensor([5.0, 7.0])
-        ug.sum_gradients([used, some, unused, half], part)
-        assert ug.sum_ranks(torch.tensor([True, part.rank == 0]), part).tolist() == [PARTS, 1]
-        return [p.grad if p.grad is None else p.grad.tolist() for p in (used, some, unused, half)]
-
-    assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]] * PARTS
+    used, some, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    half = torch.nn.Parameter(torch.ones(3, dtype=torch.float32))
+    used.grad, half.grad = torch.full((2,), part.rank + 1.0), torch.ones(3, dtype=torch.float32)
+    if part.rank == 1:
+        some.grad = torch.tensor([5.0, 7.0])
+    ug.sum_gradients([used, some, unused, half], part)
+    found = [p.grad if p.grad is None else p.grad.tolist() for p in (used, some, unused, half)]
+    assert found == [[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]
+    assert ug.sum_ranks(torch.tensor([True, part.rank == 0]), part).tolist() == [PARTS, 1]
 
 
 def test_a_gradient_that_two_models_share_is_summed_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -198,19 +191,16 @@ def test_dropout_does_not_depend_on_the_parts() -> None:
     assert 0.3 < kept.double().mean() < 0.7
 
 
-def test_accuracy_is_of_the_whole_graph() -> None:
+@each_part()
+def test_accuracy_is_of_the_whole_graph(part: GraphPart) -> None:
     """The same float on every rank, also where a rank has none of the nodes; a mask without nodes is refused."""
     scores = torch.randn(len(WHOLE.x), 3, generator=torch.Generator().manual_seed(0))
-    mask = torch.arange(len(WHOLE.x)) % 7 == 0  # all are of one rank
-
-    def work(part: GraphPart) -> float:
-        ug.barrier(part)
-        with pytest.raises(InputError, match="mean over 0 nodes"):
-            ug.accuracy(scores[part.owned], part.y, part.val_mask & ~part.val_mask, part)
-        return ug.accuracy(scores[part.owned], part.y, mask[part.owned], part)
-
+    mask = WHOLE.owned % 7 == 0  # all are of one rank
+    ug.barrier(part)
+    with pytest.raises(InputError, match="mean over 0 nodes"):
+        ug.accuracy(scores[part.owned], part.y, part.val_mask & ~part.val_mask, part)
     expected = (scores.argmax(1) == WHOLE.y)[mask].double().mean().item()
-    assert on_parts(WHOLE, PARTS, work) == [expected] * PARTS
+    assert ug.accuracy(scores[part.owned], part.y, mask[part.owned], part) == expected
 
 
 NORMS: list[Callable[[], torch.nn.Module]] = [
@@ -241,17 +231,12 @@ def test_a_normalisation_is_exact_on_parts(make: Callable[[], torch.nn.Module]) 
     check_exact(Case(make, _normalised))
 
 
-def test_our_batch_norm_is_torchs() -> None:
+@each_part()
+def test_our_batch_norm_is_torchs(part: GraphPart) -> None:
     """`ug.torch.BatchNorm`, for a model that is not distributed, has torch's parameters, keys and results."""
-    alone = torch.nn.BatchNorm1d(8)
-    expected = alone(WHOLE.x)
-
-    def work(part: GraphPart) -> None:
-        norm = ug.BatchNorm(8, part)
-        torch.testing.assert_close(norm(part.x), expected[part.owned])
-        torch.testing.assert_close(norm.state_dict(), alone.state_dict())
-
-    on_parts(WHOLE, PARTS, work)
+    alone, norm = torch.nn.BatchNorm1d(8), ug.BatchNorm(8, part)
+    torch.testing.assert_close(norm(part.x), alone(WHOLE.x)[part.owned])
+    torch.testing.assert_close(norm.state_dict(), alone.state_dict())
 
 
 class _Jumping(torch.nn.Module):
@@ -362,19 +347,16 @@ class _Plain(torch.nn.Module):
         return torch.zeros_like(x).index_add(0, edge_index[1], rows[edge_index[0]])
 
 
-def test_a_plain_module_calls_halo_or_is_told_to() -> None:
+@each_part()
+def test_a_plain_module_calls_halo_or_is_told_to(part: GraphPart) -> None:
     """A model without PyG's layers is exact with `halo`; without it the error names the function."""
-    expected = _Plain()(WHOLE.x, WHOLE.edge_index)
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match=r"ug.torch.halo\(rows, part\)\[edge_index\[0\]\]"):
-            distribute(_Plain(), part)(part.x, part.edge_index)
-        with pytest.raises(IndexError) as raised:
-            distribute(_Plain(), part, check=False)(part.x, part.edge_index)
-        assert "ug.torch.halo(rows, part)[edge_index[0]]" in raised.value.__notes__[0]
-        torch.testing.assert_close(distribute(_Plain(part), part)(part.x, part.edge_index), expected[part.owned])
-
-    on_parts(WHOLE, PARTS, work)
+    with pytest.raises(SpecError, match=r"ug.torch.halo\(rows, part\)\[edge_index\[0\]\]"):
+        distribute(_Plain(), part)(part.x, part.edge_index)
+    with pytest.raises(IndexError) as raised:
+        distribute(_Plain(), part, check=False)(part.x, part.edge_index)
+    assert "ug.torch.halo(rows, part)[edge_index[0]]" in raised.value.__notes__[0]
+    found = distribute(_Plain(part), part)(part.x, part.edge_index)
+    torch.testing.assert_close(found, _Plain()(WHOLE.x, WHOLE.edge_index)[part.owned])
 
 
 class _Undirected(torch.nn.Module):

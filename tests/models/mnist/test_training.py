@@ -52,15 +52,6 @@ def test_every_epoch_and_seed_shuffles_anew() -> None:
     assert tuple(shard(50, 0, 1, 2, 2)) in orders
 
 
-def test_normalise_is_the_tutorials() -> None:
-    """Rescale by 1/255, then Normalize, to float32's last digits."""
-    pixels = np.arange(256, dtype=np.uint8).reshape(4, 64)
-    expected = (pixels / 255.0 - 0.1307) / 0.3081
-    normal = normalise(pixels)
-    assert normal.dtype == np.float32
-    np.testing.assert_allclose(normal, expected, rtol=0, atol=1e-6)
-
-
 def _torch_device(weights: Floats) -> Network:
     network = TorchNetwork(weights, "cpu")
     network.on_host, network.flat = False, torch.from_numpy(weights)
@@ -111,13 +102,13 @@ def test_steps_are_those_by_hand(name: str, count: int) -> None:
     assert network.count_right(images, labels) == (answers == labels).sum()
 
 
-def test_initial_weights_are_the_tutorials() -> None:
-    """Normal with deviation 0.01, and a bias of zeros; the seed decides."""
+def test_pixels_and_first_weights_are_the_tutorials() -> None:
+    """Rescale by 1/255, then Normalize; normal with deviation 0.01, and a bias of zeros; the seed decides."""
+    pixels = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    np.testing.assert_allclose(normalise(pixels), (pixels / 255.0 - 0.1307) / 0.3081, rtol=0, atol=1e-6)
     matrix, bias = views(initial_weights(1))
-    assert matrix.dtype == np.float32
-    assert abs(matrix.mean()) < 5e-4
-    assert abs(matrix.std() - 0.01) < 2e-4
-    assert not bias.any()
+    assert matrix.dtype == normalise(pixels).dtype == np.float32
+    assert (abs(matrix.mean()) < 5e-4, abs(matrix.std() - 0.01) < 2e-4, bias.any()) == (True, True, False)
     np.testing.assert_array_equal(initial_weights(1), initial_weights(1))
     assert (initial_weights(1) != initial_weights(2)).any()
 
