@@ -49,29 +49,31 @@ def _run(case: Case, layer: Layer, graph: Any, learned: Sequence[str]) -> tuple[
 
 def check_exact(
     case: Case, owner: Any = None, *, size: int = PARTS, check: bool = True, learned: Sequence[str] = (),
-    whole: Whole = WHOLE,
+    whole: Whole = WHOLE, ours: Case | None = None, near: float = 1e-10,
 ) -> None:  # fmt: skip
     """Compare *size* parts with one process in float64: rows, all gradients, and buffers.
 
-    *learned* names arrays of the edges that have a gradient too.
+    *learned* names arrays of the edges that have a gradient too. *ours* is a layer that takes a part by itself, and has
+    the weights of the other one.
     """
-    alone, *layers = seeded(case.make, 1 + size)
+    (alone,), layers = seeded(case.make, 1), seeded((ours or case).make, size)
+    assert dict(layers[0].named_parameters()).keys() == dict(alone.named_parameters()).keys()
     out, grad, of_edges = _run(case, alone, copy.deepcopy(whole), learned)
     expected = [p.grad for p in alone.parameters()], dict(alone.named_buffers())
 
     def work(part: GraphPart) -> Any:
-        layer = distribute(layers[part.rank], part, check=check)
-        own_out, own_grad, own_of_edges = _run(case, layer, part, learned)
+        layer = layers[part.rank] if ours else distribute(layers[part.rank], part, check=check)
+        own_out, own_grad, own_of_edges = _run(ours or case, layer, part, learned)
         for found, wanted in zip(own_of_edges, of_edges, strict=True):
-            torch.testing.assert_close(found, wanted[part.edge_ids], rtol=0, atol=1e-10)
+            torch.testing.assert_close(found, wanted[part.edge_ids], rtol=0, atol=near)
         sum_gradients(layer, part)
         rows = gather(own_out, part), gather(own_grad, part)
         return rows, ([p.grad for p in layer.parameters()], dict(layer.named_buffers()))
 
     results = on_parts(whole, size, work, owner)
-    torch.testing.assert_close(results[0][0], (out, grad), rtol=0, atol=1e-10)
+    torch.testing.assert_close(results[0][0], (out, grad), rtol=0, atol=near)
     for _, found in results:
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found, expected, rtol=0, atol=near)
 
 
 def _mlp(width: int = WIDTH, out: int = WIDTH) -> Layer:
