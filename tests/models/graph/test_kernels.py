@@ -26,7 +26,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice, library
 from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.kernels.portable import PortableKernels
+from unilaunch_graph.kernels.portable import Epilogue, PortableKernels
 
 pytestmark = pytest.mark.system  # a compiler of C
 F32 = np.dtype(np.float32)
@@ -92,6 +92,22 @@ def test_masks_have_the_bits_of_numpy(rows: int, width: int, probability: float,
     expected = gradient * mask * (given_rows > 0)
     for kernels in (native, PORTABLE):
         np.testing.assert_allclose(kernels.pass_positive(out, gradient, words.scale), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1, 1, 1), (13, 7, 5), (1700, 128, 128)])
+def test_products_end_their_rows(native: NativeKernels, rows: int, depth: int, width: int) -> None:
+    """Factors, ReLU and its derivative, as of a product without them: the same bits; NaN is not hidden."""
+    left, right, where = _draw(rows, depth), _draw(depth, width, 1), _draw(rows, width, 2)
+    factors = _draw(rows, 1, 3)
+    left[0, 0] = where[rows // 2, 0] = np.nan
+    for kernels in (native, PORTABLE):
+        plain = kernels.product(left, right)
+        assert np.isnan(plain[0]).all()
+        for epilogue, expected in (
+            (Epilogue(where=where, scale=1.25), np.where(where <= 0, 0, plain * np.float32(1.25))),
+            (Epilogue(factors, relu=True), np.maximum(plain * factors, 0)),
+        ):
+            np.testing.assert_array_equal(kernels.product(left, right, epilogue), expected)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
