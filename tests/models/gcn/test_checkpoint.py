@@ -30,6 +30,12 @@ def _state(epoch: int, value: float = 0.5) -> State:
     return State(list(numbers), epoch, [value] * epoch, [{"epoch": 1.0}], {"seed": 0, "lr": 0.01})
 
 
+def _newest(folder: Path) -> tuple[State, list[str]]:
+    state, damaged = checkpoint.newest(folder, LAYERS)
+    assert state
+    return state, damaged
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     numbers=st.sampled_from([np.float32, np.float64]).flatmap(lambda kind: hnp.arrays(kind, (3, WEIGHTS))),
@@ -39,8 +45,7 @@ def test_what_was_saved_comes_back(numbers: np.ndarray, losses: list[float], tmp
     """Bit for bit, of either precision."""
     folder = tmp_path_factory.mktemp("checkpoints")
     Writer(folder, LAYERS, 3).save(State(list(numbers), 7, losses, [], {"seed": 1}))
-    state, damaged = checkpoint.newest(folder, LAYERS)
-    assert state
+    state, damaged = _newest(folder)
     assert np.stack(state.numbers).tobytes() == numbers.tobytes()
     assert (state.epoch, list(state.losses), state.decided, damaged) == (7, losses, {"seed": 1}, [])
 
@@ -52,9 +57,7 @@ def test_only_a_writers_own_are_removed(tmp_path: Path) -> None:
         earlier.save(_state(epoch))
     for epoch in (999_999, 1_000_000):
         later.save(State(_state(1).numbers, epoch, [], []))
-    state, _ = checkpoint.newest(tmp_path, LAYERS)
-    assert state
-    assert state.epoch == 1_000_000
+    assert _newest(tmp_path)[0].epoch == 1_000_000
     assert sorted(int(path.name[6:-12]) for path in tmp_path.iterdir()) == [2, 3, 4, 1_000_000]
     assert checkpoint.newest(tmp_path / "nowhere", LAYERS) == (None, [])
 
@@ -74,26 +77,39 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize("change", [
     lambda told: told.update(epoch=1),
     lambda told: told["losses"].pop(),
-    lambda told: told["evaluations"][0].update(val_loss=0.1),
     lambda told: told["decided"].update(lr=0.1),
     lambda told: told.update(format=checkpoint.FORMAT + 1),
-], ids=["epoch", "losses", "evaluations", "decided", "format"])  # fmt: skip
+], ids=["epoch", "losses", "decided", "format"])  # fmt: skip
 def test_edited_metadata_are_damage(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
     """Whatever the history says is covered by the checksum: weights of one epoch never go on as another's."""
     Writer(tmp_path, LAYERS, 3).save(_state(1))
     edited = Writer(tmp_path, LAYERS, 3).save(_state(2))
     _rewrite(edited, change)
-    state, damaged = checkpoint.newest(tmp_path, LAYERS)
-    assert state
-    assert state.epoch == 1
-    assert damaged == [f"checkpoint {edited} is damaged, an older one is taken: its content is not what was written"]
+    state, damaged = _newest(tmp_path)
+    assert (state.epoch, [str(edited) in line for line in damaged]) == (1, [True])
 
 
-def test_another_versions_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+    """Cut short anywhere, or with any bit turned: the one before it is taken, and the damaged one is named."""
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
+    newer = Writer(tmp_path, LAYERS, 3).save(_state(2, 0.25))
+    whole = newer.read_bytes()
+    broken = [whole[:length] for length in range(0, len(whole), 50)]
+    broken += [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in range(len(whole) - 1, 8, -37)]
+    for content in broken:
+        newer.write_bytes(content)
+        state, damaged = _newest(tmp_path)
+        assert (state.epoch, newer.name in damaged[0]) == (1, True)
+
+
+def test_another_training_or_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not damaged: in one line, and it stays."""
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
-        path = Writer(tmp_path, LAYERS, 3).save(_state(2))
+    path = Writer(tmp_path, LAYERS, 3).save(_state(1))
+    with pytest.raises(SpecError, match=r"with lr=0\.01, not 0\.1"):
+        checkpoint.check(_newest(tmp_path)[0], {"seed": 0, "lr": 0.1}, tmp_path)
+    with pytest.raises(SpecError, match="another network"):
+        checkpoint.newest(tmp_path, LAYERS[:1])
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
     with pytest.raises(
         InputError, match=r"^[^\n]*another version of unilaunch: [^\n]* another --checkpoint-dir[^\n]*$"
     ):
@@ -117,33 +133,6 @@ def test_what_cannot_be_read_is_not_damaged(kind: str, tmp_path: Path) -> None:
         checkpoint.newest(folder, LAYERS)
 
 
-def test_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
-    """Cut short anywhere, or with any bit turned: the one before it is taken, and the damaged one is named."""
-    Writer(tmp_path, LAYERS, 3).save(_state(1))
-    newer = Writer(tmp_path, LAYERS, 3).save(_state(2, 0.25))
-    whole = newer.read_bytes()
-    broken = [whole[:length] for length in range(0, len(whole), 50)]
-    broken += [
-        whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :] for place in range(len(whole) - 1, 8, -37)
-    ]
-    for content in broken:
-        newer.write_bytes(content)
-        state, damaged = checkpoint.newest(tmp_path, LAYERS)
-        assert state
-        assert state.epoch == 1
-        assert newer.name in damaged[0]
-
-
-def test_another_training_is_refused(tmp_path: Path) -> None:
-    Writer(tmp_path, LAYERS, 3).save(_state(1))
-    state, _ = checkpoint.newest(tmp_path, LAYERS)
-    assert state
-    with pytest.raises(SpecError, match=r"with lr=0\.01, not 0\.1"):
-        checkpoint.check(state, {"seed": 0, "lr": 0.1}, tmp_path)
-    with pytest.raises(SpecError, match="another network"):
-        checkpoint.newest(tmp_path, LAYERS[:1])
-
-
 def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
     """And no half of the new one."""
     Writer(tmp_path, LAYERS, 3).save(_state(1))
@@ -153,8 +142,7 @@ def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
 
 def test_kills_leave_one_that_loads(tmp_path: Path) -> None:
     """50 of the 1,000 of benchmarks/kills.py."""
-    draw = np.random.default_rng(0)
-    begin = 1
+    draw, begin = np.random.default_rng(0), 1
     for _ in range(50):
         writer = os.fork()
         if writer == 0:

@@ -1,6 +1,12 @@
-"""The memory model of a training, and what a run does with it."""
+"""The memory of a training: its forecast, what a run does with it, what is measured; options that change nothing."""
 
+import mmap
+import os
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +17,12 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import parts_of
 from unilaunch.errors import SpecError
+from unilaunch.interfaces.world import World
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.checkpoint import History
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, count_weights, plan_layers
-from unilaunch_gcn.memory import forecast_memory, host_memory, refuse_graph, share_of_graph, share_of_part
+from unilaunch_gcn.memory import forecast_memory, host_memory, peak_memory, refuse_graph, share_of_graph, share_of_part
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.options import refuse_options
 from unilaunch_gcn.spec import GcnSpec
@@ -81,24 +88,17 @@ def test_features_count_in_their_own_type(kind: str, precision: Any, kept: int, 
             assert features == 400 * 1000 * expected
 
 
-class _Session:
-    """What a refusal asks of a rank."""
-
-    def __init__(self, local_size: int) -> None:
-        from unilaunch.interfaces.world import World
-
-        self.world = World(0, local_size, 0, local_size, 0, 1, "here", "none")
-        self.backend = "torch"
-
-
 def test_the_ranks_of_a_host_count_together() -> None:
     """One of them would fit; `--force` takes all."""
     graph = _graph(100, sp.csr_array((100, 200_000), dtype=np.float32))
-    hidden = int(host_memory() * 0.7 / 28 / 200_000)
-    refuse_graph(GcnSpec(hidden=hidden), graph, _Session(1))  # type: ignore[arg-type]
+    spec = GcnSpec(hidden=int(host_memory() * 0.7 / 28 / 200_000))
+    one, two = (
+        SimpleNamespace(world=World(0, size, 0, size, 0, 1, "here", "none"), backend="torch") for size in (1, 2)
+    )
+    refuse_graph(spec, graph, one)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"^its 2 ranks need [\d,.]+ GB, and here has [\d,.]+ GB: .*--force"):
-        refuse_graph(GcnSpec(hidden=hidden), graph, _Session(2))  # type: ignore[arg-type]
-    refuse_graph(GcnSpec(hidden=hidden, force=True), graph, _Session(2))  # type: ignore[arg-type]
+        refuse_graph(spec, graph, two)  # type: ignore[arg-type]
+    refuse_graph(spec.model_copy(update={"force": True}), graph, two)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 5))
@@ -123,3 +123,54 @@ def test_patience_waits_for_a_lower_validation_loss(evaluations: list[tuple[int,
 def test_options_that_change_nothing_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=f"^{words}"):
         refuse_options(GcnSpec(**options))
+
+
+_FREED = """
+import resource
+from unilaunch_gcn.memory import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(64 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults() + faults())
+keep_freed_memory()
+faults()
+print(faults())
+"""
+
+
+def test_freed_memory_is_used_again() -> None:
+    """The second array of a size costs no fresh pages. 64 MB are more than glibc would keep by itself."""
+    done = subprocess.run([sys.executable, "-c", _FREED], capture_output=True, text=True, check=True)
+    without, kept = map(int, done.stdout.split())
+    assert kept * 10 < without
+
+
+_BYTES = 1 << 26
+_OTHER = f"""
+import mmap, sys
+memory = mmap.mmap(int(sys.argv[1]), {_BYTES})
+memory[::4096] = bytes({_BYTES} // 4096)
+print("ready", flush=True)
+input()
+"""
+
+
+def test_shared_pages_count_by_their_share() -> None:
+    """Of a buffer that another process maps too, half."""
+    rollup = Path("/proc/self/smaps_rollup")
+    if not (rollup.exists() and "Pss_Shmem" in rollup.read_text()):
+        pytest.skip("this kernel has no Pss_Shmem in /proc/self/smaps_rollup")
+    file = os.memfd_create("shared")
+    os.ftruncate(file, _BYTES)
+    with mmap.mmap(file, _BYTES) as memory:
+        memory[::4096] = bytes(_BYTES // 4096)
+        before = peak_memory()
+        line = [sys.executable, "-c", _OTHER, str(file)]
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file]) as other:
+            assert other.stdout
+            assert other.stdout.readline() == b"ready\n"
+            shared = peak_memory()
+            other.communicate(b"\n")
+    os.close(file)
+    assert before - shared == pytest.approx(_BYTES / 2, rel=0.1)

@@ -20,7 +20,6 @@ from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 
 
@@ -64,26 +63,6 @@ def test_l2_is_for_the_matrices_of_the_first_layer(
     layers = plan_layers(GcnSpec(layers=3, conv=conv, **options), 100, 7)
     assert count_decayed(layers) == matrices * 100 * 16
     assert all(parameter.name.endswith("weight") for parameter in layers[0].parameters[:matrices])
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_adam_is_torchs(kind: str) -> None:
-    """Fifty steps with L2 on the first weights, to 1e-12."""
-    draw = np.random.default_rng(2)
-    start, gradients = draw.standard_normal(10), draw.standard_normal((50, 10))
-    decayed, free = (
-        torch.from_numpy(start[:4].copy()).requires_grad_(),
-        torch.from_numpy(start[4:].copy()).requires_grad_(),
-    )
-    groups: list[dict[str, Any]] = [{"params": [decayed], "weight_decay": 0.1}, {"params": [free]}]
-    theirs = torch.optim.Adam(groups, lr=0.05)
-    flat: Any = start.copy() if kind == "numpy" else torch.from_numpy(start.copy())
-    ours = Adam(flat, flat * 0.0, 0.05, 0.1, 4)
-    for gradient in gradients:
-        decayed.grad, free.grad = torch.from_numpy(gradient[:4].copy()), torch.from_numpy(gradient[4:].copy())
-        theirs.step()
-        ours.step(gradient.copy() if kind == "numpy" else torch.from_numpy(gradient.copy()))
-    np.testing.assert_allclose(np.asarray(flat), torch.cat([decayed, free]).detach().numpy(), rtol=0, atol=1e-12)
 
 
 TASKS = ["classes", "multilabel", "regression", "several numbers"]

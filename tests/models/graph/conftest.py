@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from loguru import logger
 
 from unilaunch_graph.data import planetoid
 
@@ -21,6 +22,15 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What is logged while the test runs."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, format="{message}", level="WARNING")
+    yield lines
+    logger.remove(sink)
 
 
 @pytest.fixture(scope="session")

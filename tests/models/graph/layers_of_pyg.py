@@ -1,11 +1,17 @@
-"""Every convolution of PyG: how it is made, and what it is called with, on a whole graph and on a part alike."""
+"""Every convolution of PyG: how it is made, what it is called with, and that parts give what one process gives."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch_geometric import nn
+
+from models.graph.torch_parts import PARTS, WHOLE, Whole, on_parts
+from unilaunch_graph.torch import gather, sum_gradients
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
 
 WIDTH, EDGE_WIDTH = 8, 3
 Layer = torch.nn.Module
@@ -24,67 +30,107 @@ class Case:
     call: Callable[[Layer, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
 
 
+def seeded(make: Callable[[], Layer], count: int) -> list[Layer]:
+    """Return layers with equal weights; ranks that are threads share torch's generator, so make them before."""
+    layers = []
+    for _ in range(count):
+        torch.manual_seed(0)
+        layers.append(make())
+    return layers
+
+
+def _run(case: Case, layer: Layer, graph: Any, learned: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
+    """Return rows, and the gradients of x and of arrays of the edges under a loss that is odd in each column."""
+    x, arrays = graph.x.clone().requires_grad_(), [getattr(graph, name).requires_grad_() for name in learned]
+    out = case.call(layer, x, graph).flatten(1)
+    torch.autograd.backward((out * torch.arange(1.0, out.shape[1] + 1).sqrt()).tanh().sum())
+    return out.detach(), torch.zeros_like(x) if x.grad is None else x.grad, [array.grad for array in arrays]
+
+
+def check_exact(
+    case: Case, owner: Any = None, *, size: int = PARTS, check: bool = True, learned: Sequence[str] = (),
+    whole: Whole = WHOLE, ours: Case | None = None, near: float = 1e-10,
+) -> None:  # fmt: skip
+    """Compare *size* parts with one process in float64: rows, all gradients, and buffers.
+
+    *learned* names arrays of the edges that have a gradient too. *ours* is a layer that takes a part by itself, and has
+    the weights of the other one.
+    """
+    (alone,), layers = seeded(case.make, 1), seeded((ours or case).make, size)
+    assert dict(layers[0].named_parameters()).keys() == dict(alone.named_parameters()).keys()
+    out, grad, of_edges = _run(case, alone, copy.deepcopy(whole), learned)
+    expected = [p.grad for p in alone.parameters()], dict(alone.named_buffers())
+
+    def work(part: GraphPart) -> Any:
+        layer = layers[part.rank] if ours else distribute(layers[part.rank], part, check=check)
+        own_out, own_grad, own_of_edges = _run(ours or case, layer, part, learned)
+        for found, wanted in zip(own_of_edges, of_edges, strict=True):
+            torch.testing.assert_close(found, wanted[part.edge_ids], rtol=0, atol=near)
+        sum_gradients(layer, part)
+        rows = gather(own_out, part), gather(own_grad, part)
+        return rows, ([p.grad for p in layer.parameters()], dict(layer.named_buffers()))
+
+    results = on_parts(whole, size, work, owner)
+    torch.testing.assert_close(results[0][0], (out, grad), rtol=0, atol=near)
+    for _, found in results:
+        torch.testing.assert_close(found, expected, rtol=0, atol=near)
+
+
 def _mlp(width: int = WIDTH, out: int = WIDTH) -> Layer:
     return torch.nn.Sequential(torch.nn.Linear(width, out), torch.nn.ReLU(), torch.nn.Linear(out, out))
 
 
-def _weighted(layer: Layer, x: torch.Tensor, g: Any) -> torch.Tensor:
-    out: torch.Tensor = layer(x, g.edge_index, g.edge_weight)
-    return out
+def weighted(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    """Call with the edges' weights."""
+    return layer(x, g.edge_index, g.edge_weight)
 
 
-def _attributed(layer: Layer, x: torch.Tensor, g: Any) -> torch.Tensor:
-    out: torch.Tensor = layer(x, g.edge_index, edge_attr=g.edge_attr)
-    return out
+def attributed(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    """Call with the edges' features."""
+    return layer(x, g.edge_index, edge_attr=g.edge_attr)
 
 
-def _kinds(g: Any) -> torch.Tensor:
+def kinds(g: Any) -> Any:
     """Return one of three types for each edge."""
-    kinds: torch.Tensor = g.edge_attr.argmax(1)
-    return kinds
+    return g.edge_attr.argmax(1)
 
 
-def _typed(layer: Layer, x: torch.Tensor, g: Any) -> torch.Tensor:
-    out: torch.Tensor = layer(x, g.edge_index, _kinds(g))
-    return out
-
-
-def _kinds_of_nodes(x: torch.Tensor) -> torch.Tensor:
-    return (x[:, 0] > 0).long()
+def _typed(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    return layer(x, g.edge_index, kinds(g))
 
 
 W = WIDTH
 E = EDGE_WIDTH
 #: The classes that can be tried, by name; of SplineConv with `spline_basis` and `spline_weighting` below.
 CASES: dict[str, Case] = {
-    "SimpleConv": Case(nn.SimpleConv, _weighted),
-    "GCNConv": Case(lambda: nn.GCNConv(W, W), _weighted),
-    "ChebConv": Case(lambda: nn.ChebConv(W, W, K=3), _weighted),
+    "SimpleConv": Case(nn.SimpleConv, weighted),
+    "GCNConv": Case(lambda: nn.GCNConv(W, W), weighted),
+    "ChebConv": Case(lambda: nn.ChebConv(W, W, K=3), weighted),
     "SAGEConv": Case(lambda: nn.SAGEConv(W, W, project=True)),
-    "GraphConv": Case(lambda: nn.GraphConv(W, W), _weighted),
-    "GatedGraphConv": Case(lambda: nn.GatedGraphConv(W, num_layers=2), _weighted),
-    "ResGatedGraphConv": Case(lambda: nn.ResGatedGraphConv(W, W, edge_dim=E), _attributed),
-    "GATConv": Case(lambda: nn.GATConv(W, W, heads=2, edge_dim=E), _attributed),
-    "GATv2Conv": Case(lambda: nn.GATv2Conv(W, W, heads=2, edge_dim=E), _attributed),
-    "TransformerConv": Case(lambda: nn.TransformerConv(W, W, heads=2, edge_dim=E, beta=True), _attributed),
+    "GraphConv": Case(lambda: nn.GraphConv(W, W), weighted),
+    "GatedGraphConv": Case(lambda: nn.GatedGraphConv(W, num_layers=2), weighted),
+    "ResGatedGraphConv": Case(lambda: nn.ResGatedGraphConv(W, W, edge_dim=E), attributed),
+    "GATConv": Case(lambda: nn.GATConv(W, W, heads=2, edge_dim=E), attributed),
+    "GATv2Conv": Case(lambda: nn.GATv2Conv(W, W, heads=2, edge_dim=E), attributed),
+    "TransformerConv": Case(lambda: nn.TransformerConv(W, W, heads=2, edge_dim=E, beta=True), attributed),
     "AGNNConv": Case(nn.AGNNConv),
-    "TAGConv": Case(lambda: nn.TAGConv(W, W, K=3), _weighted),
+    "TAGConv": Case(lambda: nn.TAGConv(W, W, K=3), weighted),
     "GINConv": Case(lambda: nn.GINConv(_mlp(), train_eps=True)),
-    "GINEConv": Case(lambda: nn.GINEConv(_mlp(), edge_dim=E), _attributed),
-    "ARMAConv": Case(lambda: nn.ARMAConv(W, W, num_stacks=2, num_layers=2), _weighted),
-    "SGConv": Case(lambda: nn.SGConv(W, W, K=2), _weighted),
-    "SSGConv": Case(lambda: nn.SSGConv(W, W, alpha=0.2, K=3), _weighted),
-    "APPNP": Case(lambda: nn.APPNP(K=4, alpha=0.1), _weighted),
+    "GINEConv": Case(lambda: nn.GINEConv(_mlp(), edge_dim=E), attributed),
+    "ARMAConv": Case(lambda: nn.ARMAConv(W, W, num_stacks=2, num_layers=2), weighted),
+    "SGConv": Case(lambda: nn.SGConv(W, W, K=2), weighted),
+    "SSGConv": Case(lambda: nn.SSGConv(W, W, alpha=0.2, K=3), weighted),
+    "APPNP": Case(lambda: nn.APPNP(K=4, alpha=0.1), weighted),
     "MFConv": Case(lambda: nn.MFConv(W, W, max_degree=4)),
     "RGCNConv": Case(lambda: nn.RGCNConv(W, W, num_relations=E, num_bases=2), _typed),
     "FastRGCNConv": Case(lambda: nn.FastRGCNConv(W, W, num_relations=E), _typed),
     "RGATConv": Case(
         lambda: nn.RGATConv(W, W, num_relations=E, edge_dim=E),
-        lambda layer, x, g: layer(x, g.edge_index, _kinds(g), g.edge_attr),
+        lambda layer, x, g: layer(x, g.edge_index, kinds(g), g.edge_attr),
     ),
     "SignedConv": Case(
         lambda: nn.SignedConv(W, W, first_aggr=True),
-        lambda layer, x, g: layer(x, g.edge_index[:, _kinds(g) == 0], g.edge_index[:, _kinds(g) != 0]),
+        lambda layer, x, g: layer(x, g.edge_index[:, kinds(g) == 0], g.edge_index[:, kinds(g) != 0]),
     ),
     "DNAConv": Case(
         lambda: nn.DNAConv(W, heads=2), lambda layer, x, g: layer(torch.stack([x, x.tanh()], 1), g.edge_index)
@@ -92,9 +138,9 @@ CASES: dict[str, Case] = {
     "PointNetConv": Case(
         lambda: nn.PointNetConv(_mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
     ),
-    "GMMConv": Case(lambda: nn.GMMConv(W, W, dim=E, kernel_size=2), _attributed),
-    "NNConv": Case(lambda: nn.NNConv(W, W, _mlp(E, W * W)), _attributed),
-    "CGConv": Case(lambda: nn.CGConv(W, dim=E, batch_norm=True), _attributed),
+    "GMMConv": Case(lambda: nn.GMMConv(W, W, dim=E, kernel_size=2), attributed),
+    "NNConv": Case(lambda: nn.NNConv(W, W, _mlp(E, W * W)), attributed),
+    "CGConv": Case(lambda: nn.CGConv(W, dim=E, batch_norm=True), attributed),
     "EdgeConv": Case(lambda: nn.EdgeConv(_mlp(2 * W))),
     "PPFConv": Case(
         lambda: nn.PPFConv(_mlp(W + 4), _mlp()), lambda layer, x, g: layer(x, x[:, :3], x[:, 3:6], g.edge_index)
@@ -103,20 +149,20 @@ CASES: dict[str, Case] = {
     "PointTransformerConv": Case(
         lambda: nn.PointTransformerConv(W, W), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
     ),
-    "LEConv": Case(lambda: nn.LEConv(W, W), _weighted),
+    "LEConv": Case(lambda: nn.LEConv(W, W), weighted),
     "PNAConv": Case(
         lambda: nn.PNAConv(W, W, ["mean", "max", "std"], ["identity", "amplification"], torch.arange(1, 9), edge_dim=E),
-        _attributed,
+        attributed,
     ),
     "ClusterGCNConv": Case(lambda: nn.ClusterGCNConv(W, W, diag_lambda=0.5)),
     "GENConv": Case(
-        lambda: nn.GENConv(W, W, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=E), _attributed
+        lambda: nn.GENConv(W, W, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=E), attributed
     ),
     "GCN2Conv": Case(
         lambda: nn.GCN2Conv(W, alpha=0.1, theta=0.5, layer=1),
         lambda layer, x, g: layer(x, x.tanh(), g.edge_index, g.edge_weight),
     ),
-    "WLConvContinuous": Case(nn.WLConvContinuous, _weighted),
+    "WLConvContinuous": Case(nn.WLConvContinuous, weighted),
     "FiLMConv": Case(lambda: nn.FiLMConv(W, W, num_relations=E), _typed),
     "FAConv": Case(lambda: nn.FAConv(W), lambda layer, x, g: layer(x, x.tanh(), g.edge_index)),
     "EGConv": Case(lambda: nn.EGConv(W, W, ["sum", "symnorm", "var"], num_heads=2)),
@@ -124,19 +170,19 @@ CASES: dict[str, Case] = {
         lambda: nn.PDNConv(W, W, edge_dim=E, hidden_channels=4),
         lambda layer, x, g: layer(x, g.edge_index, g.edge_attr),
     ),
-    "GeneralConv": Case(lambda: nn.GeneralConv(W, W, in_edge_channels=E, heads=2, attention=True), _attributed),
+    "GeneralConv": Case(lambda: nn.GeneralConv(W, W, in_edge_channels=E, heads=2, attention=True), attributed),
     "HEATConv": Case(
         lambda: nn.HEATConv(W, W, 2, E, 4, E, 4, heads=2),
-        lambda layer, x, g: layer(x, g.edge_index, _kinds_of_nodes(x), _kinds(g), g.edge_attr),
+        lambda layer, x, g: layer(x, g.edge_index, (x[:, 0] > 0).long(), kinds(g), g.edge_attr),
     ),
-    "LGConv": Case(nn.LGConv, _weighted),
+    "LGConv": Case(nn.LGConv, weighted),
     "PointGNNConv": Case(
         lambda: nn.PointGNNConv(_mlp(W, 3), _mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
     ),
     "DirGNNConv": Case(lambda: nn.DirGNNConv(nn.GCNConv(W, W))),
     "AntiSymmetricConv": Case(lambda: nn.AntiSymmetricConv(W, num_iters=2)),
-    "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), _weighted),
-    "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), _attributed),
+    "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), weighted),
+    "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), attributed),
 }
 #: The classes that the check by numbers refuses.
 BY_NUMBERS: dict[str, Callable[[], Layer]] = {"GPSConv": lambda: nn.GPSConv(W, nn.SAGEConv(W, W), heads=2)}

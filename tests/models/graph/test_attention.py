@@ -1,7 +1,7 @@
 """The attention of operators on host arrays; what it computes is compared with PyG in test_own_layers.py."""
 
 import tracemalloc
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ import torch  # noqa: F401  (float32 is multiplied by FBGEMM where torch is impo
 from unilaunch_graph.operators.attention import (
     Attention,
     EdgeDropout,
-    Scores,
     additive_scores,
     dynamic_scores,
     product_scores,
@@ -18,34 +17,29 @@ from unilaunch_graph.operators.attention import (
 from unilaunch_graph.operators.edges import Edges
 from unilaunch_graph.operators.row_blocks import make_pool
 
+NODES = 2000
+KINDS: dict[str, Any] = {
+    "gat": lambda _: additive_scores(0.2), "gatv2": lambda _: dynamic_scores(0.2), "transformer": product_scores,
+}  # fmt: skip
 
-def draw_edges(draw: np.random.Generator, nodes: int, count: int) -> Edges:
-    """Return edges between any two nodes."""
-    targets = np.bincount(draw.integers(0, nodes, count), minlength=nodes)
-    return Edges(np.concatenate(([0], np.cumsum(targets))), draw.integers(0, nodes, count).astype(np.int32), nodes)
 
-
-NODES, HEADS, CHANNELS = 3000, 2, 8
-WIDTH = HEADS * CHANNELS
-#: The scores, and the shapes of their inputs for a number of edges.
-KINDS: dict[str, tuple[Scores, Callable[[int], list[tuple[int, int]]]]] = {
-    "gat": (additive_scores(0.2), lambda edges: [(NODES, WIDTH), (HEADS, CHANNELS), (HEADS, CHANNELS), (HEADS, edges)]),
-    "gatv2": (
-        dynamic_scores(0.2),
-        lambda edges: [(NODES, WIDTH), (NODES, WIDTH), (HEADS, CHANNELS), (edges, 3), (WIDTH, 3)],
-    ),
-    "transformer": (product_scores(HEADS), lambda edges: [*[(NODES, WIDTH)] * 3, (edges, 3), (WIDTH, 3)]),
-}
+def _problem(kind: str, count: int, heads: int, channels: int, *, attributed: bool) -> tuple[Edges, Any, list[Any]]:
+    """Return edges between any two nodes, scores, and their inputs: of nodes, of heads, and of edges."""
+    draw, width = np.random.default_rng(1), heads * channels
+    targets = np.bincount(draw.integers(0, NODES, count), minlength=NODES)
+    indptr = np.concatenate(([0], np.cumsum(targets)))
+    edges = Edges(indptr, draw.integers(0, NODES, count).astype(np.int32), NODES)
+    rows, own = (NODES, width), (heads, channels)
+    shapes = {"gat": [rows, own, own], "gatv2": [rows, rows, own], "transformer": [rows] * 3}[kind]
+    if attributed:
+        shapes += [(heads, count)] if kind == "gat" else [(count, 3), (width, 3)]
+    return edges, KINDS[kind](heads), [draw.random(shape, np.float32) for shape in shapes]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_with_any_number_of_threads(kind: str) -> None:
     """Enough edges for several blocks; float32 by FBGEMM, which another sum would not equal."""
-    draw = np.random.default_rng(1)
-    count = 120_000
-    scores, shapes = KINDS[kind]
-    edges = draw_edges(draw, NODES, count)
-    inputs = [draw.random(shape, np.float32) for shape in shapes(edges.num_edges)]
+    edges, scores, inputs = _problem(kind, 120_000, 2, 8, attributed=True)
     assert len(edges.by_target) > 4
     dropout = EdgeDropout(np.arange(NODES), NODES, 9, 0.3, np.dtype(np.float32))
     found = []
@@ -53,19 +47,14 @@ def test_same_bits_with_any_number_of_threads(kind: str) -> None:
         attention = Attention(edges, scores, make_pool(threads), dropout)
         out = attention.forward(inputs)
         found.append([out, *attention.backward(inputs, out, np.cos(out))])
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
+    for one, two, three in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_with_edges_times_heads(kind: str) -> None:
-    draw = np.random.default_rng(2)
-    nodes, count, heads, channels = 2000, 400_000, 8, 16
-    width, shape = (nodes, heads * channels), (heads, channels)
-    inputs = {"gat": [width, shape, shape], "gatv2": [width, width, shape], "transformer": [width] * 3}
-    scores = product_scores(heads) if kind == "transformer" else KINDS[kind][0]
-    edges, arrays = draw_edges(draw, nodes, count), [draw.random(one, np.float32) for one in inputs[kind]]
+    edges, scores, arrays = _problem(kind, 400_000, 8, 16, attributed=False)
     assert edges.by_source
     attention = Attention(edges, scores)
     tracemalloc.start()
@@ -73,4 +62,4 @@ def test_memory_does_not_grow_with_edges_times_heads(kind: str) -> None:
     attention.backward(arrays, out, out)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < count * heads * 4, "scores of all edges and heads, float32"
+    assert peak < 400_000 * 8 * 4, "scores of all edges and heads, float32"

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch_geometric import nn
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import WHOLE, on_parts
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.portable_dropout import dropout_state
 
-WHOLE = make_whole()
 #: torch's compiler looks at each tensor's, and makes an autograd function to look at it.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),

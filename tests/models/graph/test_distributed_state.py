@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 from torch_geometric import nn
 
-from models.graph.torch_parts import Whole, make_whole, on_parts
+from models.graph.torch_parts import WHOLE, Whole, each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.data.edges import edges_as_given
@@ -21,7 +20,6 @@ from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.loading import remedy_of
 from unilaunch_graph.torch.part import GraphPart
 
-WHOLE = make_whole()
 PARTS = 2
 
 
@@ -30,32 +28,24 @@ def _model() -> torch.nn.Module:
     return model
 
 
-def _same_weights(model: torch.nn.Module, part: GraphPart) -> bool:
-    """Return whether all ranks have rank 0's weights."""
-    own = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    first = own.clone()
-    part.ranks.broadcast(first)
-    return torch.equal(own, first)
-
-
 def test_new_weights_are_the_same_on_every_rank() -> None:
     """Of the whole model, or of its layers one by one, in a loop over runs. Buffers are rank 0's."""
 
-    def work(part: GraphPart) -> None:
+    def work(part: GraphPart) -> list[Any]:
         norm: Any = torch.nn.BatchNorm1d(8)
         norm.running_mean.fill_(part.rank)
         assert not distribute(norm, part).get_buffer("running_mean").any()
         model = distribute(_model(), part)
-        before = copy.deepcopy(model.state_dict())
         assert isinstance(model, nn.GCN)
-        model.reset_parameters()
-        assert _same_weights(model, part)
-        assert not torch.equal(before["convs.0.lin.weight"], model.state_dict()["convs.0.lin.weight"])
-        for layer in model.convs:
-            layer.reset_parameters()
-        assert _same_weights(model, part)
+        weights = [copy.deepcopy(dict(model.named_parameters()))]
+        for module in (model, *model.convs):
+            module.reset_parameters()
+            weights.append(copy.deepcopy(dict(model.named_parameters())))
+        return weights
 
-    on_parts(WHOLE, PARTS, work)
+    first, second = on_parts(WHOLE, PARTS, work)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert not torch.equal(first[0]["convs.0.lin.weight"], first[1]["convs.0.lin.weight"])
 
 
 def _ring() -> Whole:
@@ -77,15 +67,12 @@ class _WithRows(torch.nn.Module):
     [lambda p: p.x[:, :2].clone(), lambda p: p.edge_index, lambda p: p.edge_weight, lambda p: ug.halo(p.x, p)],
     ids=["rows", "ends", "weights", "halo"],
 )
-def test_rows_of_a_part_in_a_buffer_are_refused(of_part: Callable[[GraphPart], torch.Tensor]) -> None:
+@each_part(PARTS, whole=_ring(), owner=np.arange(40) // 20)
+def test_rows_of_a_part_in_a_buffer_are_refused(part: GraphPart, of_part: Callable[[GraphPart], torch.Tensor]) -> None:
     """Rank 0's would replace them. Parts of a ring are of equal size: nothing but the numbers tells them apart."""
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match=r"pe with one row for each owned node or edge.*as arguments of the model"):
-            distribute(_WithRows(of_part(part)), part)
-        distribute(_WithRows(torch.ones_like(of_part(part))), part)
-
-    on_parts(_ring(), PARTS, work, np.arange(40) // 20)
+    with pytest.raises(SpecError, match=r"pe with one row for each owned node or edge.*as arguments of the model"):
+        distribute(_WithRows(of_part(part)), part)
+    distribute(_WithRows(torch.ones_like(of_part(part))), part)
 
 
 def test_the_edges_of_another_part_are_refused() -> None:
@@ -133,35 +120,20 @@ def test_layers_that_were_called_before_forget_other_edges() -> None:
     on_parts(WHOLE, PARTS, work)
 
 
-def test_rows_of_a_parts_nodes_are_no_parameters() -> None:
+@each_part(PARTS, whole=_ring(), owner=np.arange(40) // 20)
+def test_rows_of_a_parts_nodes_are_no_parameters(part: GraphPart) -> None:
     """On parts of equal size nothing else tells: they would become rank 0's, for the nodes or edges of all ranks."""
-
-    def work(part: GraphPart) -> None:
-        num_edges = part.edge_index.shape[1]
-        with pytest.raises(SpecError, match=f"a row for each of this rank's 20 nodes or {num_edges} edges"):
-            distribute(torch.nn.Embedding(part.num_owned, 8), part)
-        with pytest.raises(SpecError, match=r"edge_weight has a row.*Embedding\(num_edges, width\).*part.edge_ids"):
-            distribute(_WithWeights(num_edges), part)
-
-    on_parts(_ring(), PARTS, work, np.arange(40) // 20)
+    num_edges = part.edge_index.shape[1]
+    with pytest.raises(SpecError, match=f"a row for each of this rank's 20 nodes or {num_edges} edges"):
+        distribute(torch.nn.Embedding(part.num_owned, 8), part)
+    with pytest.raises(SpecError, match=r"edge_weight has a row.*Embedding\(num_edges, width\).*part.edge_ids"):
+        distribute(_WithWeights(num_edges), part)
 
 
 class _WithWeights(torch.nn.Module):
     def __init__(self, num_edges: int) -> None:
         super().__init__()
         self.edge_weight = torch.nn.Parameter(torch.ones(num_edges))
-
-
-def test_a_mean_of_means_is_refused() -> None:
-    """A loss function's default is a mean: divided by the number of nodes again it is near 0, and training goes on."""
-
-    def work(part: GraphPart) -> None:
-        scores = part.x.requires_grad_()
-        with pytest.raises(SpecError, match="reduction='sum'"):
-            ug.mean(functional.cross_entropy(scores, part.y), part.num_train, part)
-        assert ug.mean(functional.cross_entropy(scores, part.y, reduction="sum"), part.num_train, part) > 0
-
-    on_parts(WHOLE, 1, work)
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.5], ids=["missing", "empty", "half"])

@@ -1,7 +1,5 @@
 """Dropout masks: a function of seed, epoch, layer, node and column, and of nothing else."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -9,9 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch_gcn.epilogue import Dropout
-from unilaunch_gcn.torch_device import DeviceMasks
-from unilaunch_gcn.torch_epilogue import mask_of_rows
 from unilaunch_graph.dropout import edge_keys, entry_mask, fill_mask, mask_of_words, stream_keys
 from unilaunch_graph.operators.torch_masks import edge_keys as torch_edge_keys
 
@@ -75,20 +70,3 @@ def test_rows_of_edges_follow_both_ends_and_how_often_these_come() -> None:
     assert all(abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.05 for other in (second, back))
     first_ids, second_ids, third_ids = (torch.from_numpy(ids) for ids in (*ends, repeats))
     np.testing.assert_array_equal(torch_edge_keys(first_ids, second_ids, third_ids, keys).numpy(), every)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("probability", [0.0, 0.3, 0.999])
-def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type) -> None:
-    """Also for ids above 2**32, and in both precisions."""
-    nodes = np.array([0, 1, 2**31, 2**32 + 5, 2**40], np.int64)
-    device = DeviceMasks(probability, 1, torch.from_numpy(nodes), np.dtype(dtype), num_layers=1)
-    device.start_epoch(0)
-    out: NDArray[Any] = np.empty((5, 17), dtype)
-    fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
-    np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)
-    assert device.rows(0, 0, 17).numpy().dtype == out.dtype
-    rows, columns = np.array([0, 4, 2]), np.array([1, 16, 3])
-    np.testing.assert_array_equal(device.of_entries(rows, columns, 17)(0).numpy(), out[rows, columns])
-    by_numbers = Dropout(torch.from_numpy(nodes), stream_keys(1, 0, 0), probability)  # as a user's own network does
-    np.testing.assert_array_equal(mask_of_rows(by_numbers, 17, device.kind).numpy(), out)

@@ -19,7 +19,6 @@ from unilaunch_graph.exchange.halo import Directory, HaloExchange, RowFetch, Row
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels.portable import from_bfloat16, to_bfloat16
 from unilaunch_graph.network.ranks import ScriptRanks
-from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.part import Part
 
 
@@ -43,21 +42,6 @@ def test_halo_and_fetch_and_their_transposes(cut: Cut) -> None:
         return difference
 
     assert abs(sum(on_every_rank(num_parts, work))) < 1e-10
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
-def test_segments(degrees: list[int]) -> None:
-    """Sum and transpose are adjoint; the softmax of a node sums to 1, and its gradient is the difference quotient's."""
-    indptr = np.concatenate(([0], np.cumsum(degrees)))
-    draw = np.random.default_rng(0)
-    messages, rows = draw.normal(size=(indptr[-1], 2)), draw.normal(size=(len(degrees), 2))
-    total, softmax = SegmentSum(indptr), SegmentSoftmax(indptr)
-    np.testing.assert_allclose((total.matmat(messages) * rows).sum(), (messages * total.rmatmat(rows)).sum())
-    shares = softmax.forward(messages)
-    np.testing.assert_allclose(total.matmat(shares), np.minimum(degrees, 1)[:, None].repeat(2, 1))
-    upstream, step = draw.normal(size=shares.shape), draw.normal(size=shares.shape) * 1e-6
-    change = (softmax.forward(messages + step) - softmax.forward(messages - step)) / 2
-    np.testing.assert_allclose((change * upstream).sum(), (softmax.backward(shares, upstream) * step).sum(), atol=1e-14)
 
 
 #: Three nodes, each in a part of its own, and each a neighbour of both others.

@@ -1,7 +1,6 @@
 """Rows of any nodes, from the ranks that own them: `ug.torch.fetch`. In MindSpore: programs/mindspore_ranks.py."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,12 @@ import pytest
 import torch
 from torch.nn import functional
 from torch_geometric import nn
-from typing_extensions import override
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import WHOLE, each_part, on_parts
 from unilaunch.errors import InputError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
 
-WHOLE = make_whole()
 #: The owner of each node: in turn, all on one rank of two, and none on the middle one of three.
 OWNERS = {"by turns": (3, None), "one rank has all": (2, np.zeros(40)), "one has none": (3, np.arange(40) % 2 * 2)}
 
@@ -65,74 +62,40 @@ def test_gradients_go_to_the_owners(size: int, owner: Any) -> None:
             torch.testing.assert_close(one, other[owned], rtol=0, atol=1e-12)
 
 
-class Links(torch.nn.Module):
-    """A GCN whose rows are multiplied for each pair of nodes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.GCNConv(8, 6), nn.GCNConv(6, 4)
-
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        """Return a row for each node."""
-        rows: torch.Tensor = self.last(self.first(x, edge_index).relu(), edge_index)
-        return rows
-
-
-def _train_on_links(model: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor], end: Any) -> list[float]:
-    """Train with pairs that are drawn in each epoch, the same ones on every rank; return the losses."""
-    optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
-    for epoch in range(5):
-        optimizer.zero_grad()
-        loss = loss_of(_nodes(epoch, (2, 61)))
-        torch.autograd.backward(loss)
-        end()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def test_links_are_learnt_as_by_pyg_alone() -> None:
-    """In float64, each loss to 1e-10; every rank has another share of the pairs."""
+    """In float64: the loss of pairs of nodes, of which every rank has a share, and the gradients of a GCN."""
+    pairs = _nodes(0, (2, 61))
+    layers = [(nn.GCNConv(8, 6), "x, e -> x"), torch.nn.ReLU(), (nn.GCNConv(6, 4), "x, e -> x")]
+    alone = nn.Sequential("x, e", layers).double()
+    models = [copy.deepcopy(alone) for _ in range(3)]
 
     def scored(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return functional.softplus((source * target).sum(-1))
 
-    torch.manual_seed(0)
-    whole = Links().double()
+    def work(part: GraphPart) -> Any:
+        model = ug.distribute(models[part.rank], part)
+        ends = ug.fetch(model(part.x, part.edge_index), pairs[:, part.rank :: part.world_size], part)
+        loss = ug.mean(scored(*ends), 61, part)
+        torch.autograd.backward(loss)
+        ug.sum_gradients(model, part)
+        return loss, [one.grad for one in model.parameters()]
 
-    def work(part: GraphPart) -> list[float]:
-        model = ug.distribute(copy.deepcopy(whole), part)
-
-        def loss_of(pairs: torch.Tensor) -> torch.Tensor:
-            ends = ug.fetch(model(part.x, part.edge_index), pairs[:, part.rank :: part.world_size], part)
-            return ug.mean(scored(*ends), pairs.shape[1], part)
-
-        return _train_on_links(model, loss_of, lambda: ug.sum_gradients(model, part))
-
-    found = on_parts(WHOLE, 3, work)
-    alone = copy.deepcopy(whole)
-    expected = _train_on_links(
-        alone, lambda pairs: scored(*alone(WHOLE.x, WHOLE.edge_index)[pairs]).mean(), lambda: None
-    )
-    assert expected[-1] < expected[0]
-    for losses in found:
-        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-10)
+    expected = scored(*alone(WHOLE.x, WHOLE.edge_index)[pairs]).mean()
+    torch.autograd.backward(expected)
+    for found in on_parts(WHOLE, 3, work):
+        torch.testing.assert_close(found, (expected, [one.grad for one in alone.parameters()]), rtol=0, atol=1e-10)
 
 
-def test_what_is_no_node_is_refused() -> None:
+@each_part(1)
+def test_what_is_no_node_is_refused(part: GraphPart) -> None:
     """Alone: what one rank refuses ends the job."""
-
-    def work(part: GraphPart) -> None:
-        for nodes, message in (
-            (torch.tensor([3, 40]), "fetch: node 40: expected ids from 0 to 39"),
-            (torch.tensor([-1, 3]), "fetch: node -1: expected"),
-            (part.train_mask, "fetch: nodes are bool: expected integers"),
-            ([0.5], "fetch: nodes are float64: expected integers"),
-        ):
-            with pytest.raises(InputError, match=message):
-                ug.fetch(part.x, nodes, part)
-        with pytest.raises(ValueError, match=r"expected num_owned = 40 rows"):
-            ug.fetch(part.x[1:], torch.tensor([3]), part)
-
-    on_parts(WHOLE, 1, work)
+    for nodes, message in (
+        (torch.tensor([3, 40]), "fetch: node 40: expected ids from 0 to 39"),
+        (torch.tensor([-1, 3]), "fetch: node -1: expected"),
+        (part.train_mask, "fetch: nodes are bool: expected integers"),
+        ([0.5], "fetch: nodes are float64: expected integers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ug.fetch(part.x, nodes, part)
+    with pytest.raises(ValueError, match=r"expected num_owned = 40 rows"):
+        ug.fetch(part.x[1:], torch.tensor([3]), part)

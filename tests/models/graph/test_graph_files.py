@@ -1,13 +1,11 @@
 """A user's own graph is read from one .npz, and one line names a fault in it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from loguru import logger
 
 import unilaunch_graph as ug
 from unilaunch.errors import InputError
@@ -42,15 +40,6 @@ CSR: dict[str, Any] = {**_csr(EDGES), "x": X, "y": Y}
 MASKED: dict[str, Any] = {**PLAIN, **MASKS}
 
 
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """What is logged while the test runs."""
-    lines: list[str] = []
-    sink = logger.add(lines.append, format="{level}: {message}", level="INFO")
-    yield lines
-    logger.remove(sink)
-
-
 def _write(folder: Path, arrays: dict[str, Any]) -> Path:
     path = folder / "own.npz"
     np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
@@ -61,9 +50,13 @@ def _load(folder: Path, arrays: dict[str, Any], seed: int = 0) -> Graph:
     return open_dataset(str(_write(folder, arrays)), None, None, seed, normalize_features=False).load()
 
 
-@pytest.mark.parametrize("arrays", [PLAIN, SPARSE, CSR], ids=["edges", "sparse", "csr"])
+@pytest.mark.parametrize(
+    "arrays",
+    [PLAIN, SPARSE, CSR, *({**PLAIN, "edge_index": EDGES.astype(dtype)} for dtype in ("i1", ">i4", "u8"))],
+    ids=["edges", "sparse", "csr", "int8", "big endian", "uint64"],
+)
 def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any]) -> None:
-    """Edges as pairs or as CSR, features dense or as CSR: one graph."""
+    """Edges as pairs of any type of whole numbers or as CSR, features dense or as CSR: one graph."""
     graph = _load(tmp_path, arrays)
     assert graph.indptr.tolist() == [0, 1, 3, 4, 4, 5, 6]
     assert graph.indices.tolist() == [1, 0, 2, 1, 5, 4]
@@ -71,24 +64,18 @@ def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any])
     assert isinstance(graph.features, sp.csr_array) == ("x" not in arrays)
     assert features.tolist() == X.tolist()
     assert graph.labels.tolist() == Y.tolist()
-    assert graph.num_classes == 3
+    assert (graph.num_classes, graph.is_directed) == (3, False)
     dtypes = [graph.indptr.dtype, graph.indices.dtype, graph.features.dtype, graph.labels.dtype, graph.split.dtype]
     assert dtypes == [np.int64, np.int32, np.float64, np.int64, np.uint8]
-
-
-@pytest.mark.parametrize("dtype", ["i1", ">i4", "u8"])
-def test_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, dtype: str) -> None:
-    """Also int64, which other libraries write, and unsigned ones."""
-    assert _load(tmp_path, {**PLAIN, "edge_index": EDGES.astype(dtype)}).indices.tolist() == [1, 0, 2, 1, 5, 4]
 
 
 @pytest.mark.parametrize(
     ("edges", "said"),
     [
         (EDGES, None),
-        (EDGES[:, [0, 0, 1, 1, 2, 3, 4, 5]], "2 duplicate edges were given: each is used once"),
-        (np.concatenate([EDGES, [[3], [3]]], axis=1), "1 self-loops were given: left out, A_hat brings its own"),
-        (EDGES[:, :5], "directed edges were given: symmetrised"),
+        (EDGES[:, [0, 0, 1, 1, 2, 3, 4, 5]], "2 duplicate edges"),
+        (np.concatenate([EDGES, [[3], [3]]], axis=1), "1 self-loops"),
+        (EDGES[:, :5], "directed edges"),
         (np.zeros((2, 0), np.int64), None),
     ],
     ids=["symmetric", "duplicates", "loop", "directed", "none"],
@@ -101,7 +88,7 @@ def test_edges_are_kept_as_given_or_made_symmetric_and_it_is_said(tmp_path: Path
     symmetric, changes = graph.symmetrised()
     assert len(symmetric.indices) in {0, 6}
     assert not symmetric.is_directed
-    assert changes == ([] if said is None else [said])
+    assert [change[: len(said or "")] for change in changes] == ([] if said is None else [said])
 
 
 def _triples(graph: Graph) -> list[tuple[int, int, float, list[float]]]:
@@ -148,12 +135,8 @@ def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
                                    (4, 5, 3.5, [])]  # fmt: skip
     assert symmetric.loops is not None
     assert symmetric.loops.tolist() == [1, 1, 0.5, 0, 1, 1]
-    assert changes == [
-        "edge_attr of the edges: not used, left out",
-        "1 duplicate edges were given: their weights are added",
-        "2 self-loops were given: their weights are those of A_hat's loops; sage has no loops",
-        "directed edges were given: symmetrised, with the mean of both directions' weights",
-    ]
+    told = ["edge_attr", "1 duplicate edges", "2 self-loops", "directed edges"]
+    assert [words in change for words, change in zip(told, changes, strict=True)] == [True] * 4
     both, changes = _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2, 3, 3, 4, 4])}).symmetrised()
     assert ([edge[2] for edge in _triples(both)], changes) == ([2, 2, 3, 3, 4, 4], [])
     assert _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2.5, 3, 3, 4, 4])}).is_directed
@@ -242,57 +225,49 @@ def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
     assert _load(tmp_path, MASKED).split.tolist() == [TRAIN, TRAIN, VAL, TEST, NONE, NONE]
 
 
-def _changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**base, **changes}
-
-
 def _with(array: Any, at: Any, value: object) -> Any:
     changed = array.copy()
     changed[at] = value
     return changed
 
 
-FAULTS: list[tuple[str, dict[str, Any], str]] = [
-    ("nothing", {"z": X}, "has no edge_index"),
-    ("half-csr", _changed(CSR, indices=None, x=None), "has no indices"),
-    ("no-size", {"edge_index": EDGES}, "has no x, y or num_nodes: how many nodes there are is not known"),
-    ("two-sizes", {**PLAIN, "num_nodes": 7}, "num_nodes is 7, but there are 6 nodes"),
-    ("two-forms", {**PLAIN, **CSR}, "has both edge_index and indptr: give one of them"),
-    ("half-masks", _changed(MASKED, test_mask=None), "has no test_mask"),
-    ("float-edges", _changed(PLAIN, edge_index=EDGES * 1.0), "edge_index must be whole numbers, not float64"),
-    ("transposed", _changed(PLAIN, edge_index=EDGES.T), "edge_index must have shape (2, any), not (6, 2): give its tr"),
-    ("no-node", {"edge_index": np.zeros((2, 0), int), "num_nodes": 0}, "has no node"),
-    ("x-foreign", _changed(PLAIN, x=X.astype(">f8")), "x is of type >f8, which no framework reads: give .astype('f8')"),
-    ("x-long", _changed(PLAIN, x=X.astype("g")), "x is of type <f16, which no framework reads: give .astype('f8')"),
-    ("end", _changed(PLAIN, edge_index=_with(EDGES, (1, 3), 6)), "edge_index[1, 3] is 6; allowed are 0 to 5"),
-    (
-        "huge-end",
-        _changed(PLAIN, edge_index=EDGES.astype("u8") + 2**63),
-        "edge_index[0, 0] is 9223372036854775808; allowed are 0 to 5",
-    ),
-    ("indptr-falls", _changed(CSR, indptr=[0, 3, 1, 4, 4, 5, 6]), "indptr[2] is 1, less than 3 before it"),
-    ("indptr-end", _changed(CSR, indptr=[0, 1, 3, 4, 4, 5, 9]), "indptr ends with 9, but there are 6 indices"),
-    ("indices", _changed(CSR, indices=[1, 0, 2, 1, 5, 6]), "indices[5] is 6; allowed are 0 to 5"),
-    ("x-rows", _changed(PLAIN, x=X[:5]), "x must have shape (6, any), not (5, 3)"),
-    ("x-empty", _changed(PLAIN, x=X[:, :0]), "x has no column"),
-    ("x-text", _changed(PLAIN, x=X.astype(str)), "x must be numbers, not <U32"),
-    ("x-nan", _changed(PLAIN, x=_with(X, (4, 2), np.nan)), "x of node 4 is nan in column 2; it must be finite"),
-    ("x-large", _changed(PLAIN, x=_with(X, (5, 1), 1e300)), "x of node 5 is inf in column 1; it must be finite"),
-    ("sparse-column", _changed(SPARSE, x_shape=(6, 2)), "x_indices[1] is 2; allowed are 0 to 1"),
-    ("sparse-wide", _changed(SPARSE, x_shape=(6, 2**40)), "x_shape[1] is 1099511627776; allowed are 0 to 2147483647"),
-    ("y-text", _changed(PLAIN, y=Y.astype(str)), "y must be whole numbers, not <U"),
-    ("y-inf", _changed(PLAIN, y=_with(Y * 1.0, 2, np.inf)), "y of node 2 is infinite as float32"),
-    ("y-column", _changed(PLAIN, y=Y[:, None]), "y has shape (6, 1): for classes give (6,), for one label 0/1 bool"),
-    ("weight-nan", {**PLAIN, "edge_weight": _with(np.ones(6), 3, np.nan)}, "edge_weight of edge 3 is nan; it must be"),
-    ("y-high", _changed(PLAIN, y=_with(Y, 3, 10**6)), "y[3] is 1000000; allowed are -1 to 5"),
-    ("masks-int", _changed(MASKED, val_mask=MASKS["val_mask"] * 1), "val_mask must be bool, not int64"),
-    ("overlap", _changed(MASKED, test_mask=~MASKS["train_mask"]), "node 2 is in more than one of train_mask, val"),
-    ("unknown", _changed(MASKED, test_mask=np.arange(6) == 4), "node 4 is in a mask, but its label is unknown: y"),
-    ("objects", _changed(PLAIN, y=np.array([0, None, 1, 0, 0, 0])), "is damaged: y: Object arrays cannot be loaded"),
+#: Arrays that are changed, and what is said of them.
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"z": X}, "has no edge_index"),
+    ({**CSR, "indices": None, "x": None}, "has no indices"),
+    ({"edge_index": EDGES}, "has no x, y or num_nodes"),
+    ({**PLAIN, "num_nodes": 7}, "num_nodes is 7, but there are 6 nodes"),
+    ({**PLAIN, **CSR}, "has both edge_index and indptr"),
+    ({**MASKED, "test_mask": None}, "has no test_mask"),
+    ({**PLAIN, "edge_index": EDGES * 1.0}, "edge_index must be whole numbers, not float64"),
+    ({**PLAIN, "edge_index": EDGES.T}, "edge_index must have shape (2, any), not (6, 2): give its tr"),
+    ({"edge_index": np.zeros((2, 0), int), "num_nodes": 0}, "has no node"),
+    ({**PLAIN, "x": X.astype(">f8")}, "x is of type >f8, which no framework reads: give .astype('f8')"),
+    ({**PLAIN, "edge_index": _with(EDGES, (1, 3), 6)}, "edge_index[1, 3] is 6; allowed are 0 to 5"),
+    ({**PLAIN, "edge_index": EDGES.astype("u8") + 2**63}, "edge_index[0, 0] is 9223372036854775808; allowed are"),
+    ({**CSR, "indptr": [0, 3, 1, 4, 4, 5, 6]}, "indptr[2] is 1, less than 3 before it"),
+    ({**CSR, "indptr": [0, 1, 3, 4, 4, 5, 9]}, "indptr ends with 9, but there are 6 indices"),
+    ({**CSR, "indices": [1, 0, 2, 1, 5, 6]}, "indices[5] is 6; allowed are 0 to 5"),
+    ({**PLAIN, "x": X[:5]}, "x must have shape (6, any), not (5, 3)"),
+    ({**PLAIN, "x": X[:, :0]}, "x has no column"),
+    ({**PLAIN, "x": X.astype(str)}, "x must be numbers, not <U32"),
+    ({**PLAIN, "x": _with(X, (4, 2), np.nan)}, "x of node 4 is nan in column 2"),
+    ({**PLAIN, "x": _with(X, (5, 1), 1e300)}, "x of node 5 is inf in column 1"),
+    ({**SPARSE, "x_shape": (6, 2)}, "x_indices[1] is 2; allowed are 0 to 1"),
+    ({**SPARSE, "x_shape": (6, 2**40)}, "x_shape[1] is 1099511627776; allowed are 0 to 2147483647"),
+    ({**PLAIN, "y": Y.astype(str)}, "y must be whole numbers, not <U"),
+    ({**PLAIN, "y": _with(Y * 1.0, 2, np.inf)}, "y of node 2 is infinite as float32"),
+    ({**PLAIN, "y": Y[:, None]}, "y has shape (6, 1): for classes give (6,)"),
+    ({**PLAIN, "edge_weight": _with(np.ones(6), 3, np.nan)}, "edge_weight of edge 3 is nan"),
+    ({**PLAIN, "y": _with(Y, 3, 10**6)}, "y[3] is 1000000; allowed are -1 to 5"),
+    ({**MASKED, "val_mask": MASKS["val_mask"] * 1}, "val_mask must be bool, not int64"),
+    ({**MASKED, "test_mask": ~MASKS["train_mask"]}, "node 2 is in more than one of train_mask, val"),
+    ({**MASKED, "test_mask": np.arange(6) == 4}, "node 4 is in a mask, but its label is unknown: y"),
+    ({**PLAIN, "y": np.array([0, None, 1, 0, 0, 0])}, "is damaged: y: Object arrays cannot be loaded"),
 ]
 
 
-@pytest.mark.parametrize(("arrays", "message"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+@pytest.mark.parametrize(("arrays", "message"), FAULTS)
 def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     """File, array, place and what is allowed."""
     with pytest.raises(InputError) as caught:
@@ -301,10 +276,13 @@ def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], me
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("arrays", [
-    _changed(SPARSE, y=None), _changed(MASKED, y=None), _changed(PLAIN, y=Y * np.nan),
-    _changed(MASKED, train_mask=np.zeros(6, bool)),
-], ids=["no-y-sparse", "no-y-masks", "y-nan", "masks-empty"])  # fmt: skip
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {**SPARSE, "y": None}, {**MASKED, "y": None}, {**PLAIN, "y": Y * np.nan},
+        {**MASKED, "train_mask": np.zeros(6, bool)},
+    ],
+)  # fmt: skip
 def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, arrays: dict[str, Any]) -> None:
     """It is read and loaded, and refused where a loss is asked for; the nodes are the rows of x."""
     graph = _load(tmp_path, arrays)

@@ -2,13 +2,14 @@
 
 import gzip
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from loguru import logger
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
@@ -21,8 +22,12 @@ SPLIT = np.array([TRAIN, TRAIN, VAL, TEST, TEST, NONE])
 NEIGHBOURS = [[1], [0, 2], [1], [], [5], [4]]
 
 
+def _given(name: str | Path, data_dir: Path | None = None) -> Any:
+    return open_dataset(str(name), data_dir, None, 0, normalize_features=False).load()
+
+
 def _load(name: str | Path, data_dir: Path | None = None) -> Graph:
-    return open_dataset(str(name), data_dir, None, 0, normalize_features=False).load().symmetrised()[0]
+    return _given(name, data_dir).symmetrised()[0]  # type: ignore[no-any-return]
 
 
 def _check(graph: Graph) -> None:
@@ -36,18 +41,11 @@ def _check(graph: Graph) -> None:
 @pytest.mark.parametrize("form", ["ends", "rows"])
 def test_a_folder_of_arrays_is_mapped(form: str, kind: type, tmp_path: Path) -> None:
     """Whole numbers of any type; float32 features are not copied."""
-    arrays: dict[str, Any] = {
-        "x": X,
-        "y": Y,
-        **{f"{n}_mask": u == SPLIT for n, u in (("train", TRAIN), ("val", VAL), ("test", TEST))},
-    }
-    if form == "ends":
-        arrays["edge_index"] = EDGES.astype(kind)
-    else:
-        matrix = sp.coo_array((np.ones(7), (EDGES[1], EDGES[0])), shape=(6, 6)).tocsr()
-        arrays |= {"indptr": matrix.indptr.astype(kind), "indices": matrix.indices[::1].astype(kind)}
-    for name, array in arrays.items():
-        np.save(tmp_path / f"{name}.npy", array)
+    matrix = sp.coo_array((np.ones(7), (EDGES[1], EDGES[0])), shape=(6, 6)).tocsr()
+    arrays: dict[str, Any] = {f"{n}_mask": u == SPLIT for n, u in (("train", TRAIN), ("val", VAL), ("test", TEST))}
+    arrays |= {"edge_index": EDGES} if form == "ends" else {"indptr": matrix.indptr, "indices": matrix.indices}
+    for name, array in ({"x": X, "y": Y} | arrays).items():
+        np.save(tmp_path / f"{name}.npy", array.astype(kind) if name[:2] in {"ed", "in"} else array)
     graph = _load(tmp_path)
     _check(graph)
     assert isinstance(graph.features, np.memmap)
@@ -60,92 +58,17 @@ def _write_reddit(folder: Path, **changed: object) -> None:
     sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(7), (EDGES[0], EDGES[1])), shape=(6, 6)))
 
 
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"feature": X[:5]}, r"feature must have shape \(6, any\)"),
-    ({"node_types": np.where(SPLIT == TRAIN, NONE, SPLIT)}, "node_types has no 1: no node to train on"),
-    ({"feature": np.where(X == 4, np.inf, X)}, "feature of node 1 is inf in column 1"),
-])  # fmt: skip
-def test_reddits_own_files(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
-    """As DGL's archive has them, without a word about its other arrays; a message says what to unpack where."""
-    with pytest.raises(InputError, match=r"reddit/reddit_data\.npz: no such file: unpack https://.*reddit\.zip there"):
-        _load("reddit", tmp_path)
-    _write_reddit(tmp_path / "reddit")
-    lines: list[str] = []
-    sink = logger.add(lines.append, level="WARNING")
-    _check(_load("reddit", tmp_path))
-    logger.remove(sink)
-    assert lines == []
-    _write_reddit(tmp_path / "reddit", **changed)
-    with pytest.raises(InputError, match=words):
-        _load("reddit", tmp_path)
-
-
 def _table(path: Path, rows: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(",".join(map(str, np.atleast_1d(row))) + "\n" for row in np.asarray(rows))
     path.write_bytes(gzip.compress(lines.encode()))
 
 
-def _write_ogb(folder: Path) -> None:
-    _table(folder / "raw" / "edge.csv.gz", EDGES.T)
-    _table(folder / "raw" / "node-feat.csv.gz", X)
-    _table(folder / "raw" / "node-label.csv.gz", Y)
+def _write_ogb(folder: Path, edge: object = EDGES.T, feat: object = X, label: object = Y) -> None:
+    for name, rows in (("edge", edge), ("node-feat", feat), ("node-label", label)):
+        _table(folder / "raw" / f"{name}.csv.gz", rows)
     for name, use in (("train", TRAIN), ("valid", VAL), ("test", TEST)):
         _table(folder / "split" / "time" / f"{name}.csv.gz", np.flatnonzero(use == SPLIT))
-
-
-def test_an_ogb_sets_own_files(tmp_path: Path) -> None:
-    """By its name in the data folder, or by its folder."""
-    with pytest.raises(InputError, match="ogbn_arxiv/raw: no such folder"):
-        _load("ogbn-arxiv", tmp_path)
-    _write_ogb(tmp_path / "ogbn_arxiv")
-    _check(_load("ogbn-arxiv", tmp_path))
-    _check(_load(tmp_path / "ogbn_arxiv"))
-
-
-def test_directions_of_the_ogb_are_kept_and_symmetrising_is_said(tmp_path: Path) -> None:
-    """As PyG reads them; the GCN's symmetric form is another."""
-    _write_ogb(tmp_path)
-    _table(tmp_path / "raw" / "edge.csv.gz", EDGES[:, [0, 2, 4, 6]].T)
-    graph = open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
-    targets = np.repeat(np.arange(6), graph.degrees)
-    assert sorted(zip(graph.indices.tolist(), targets.tolist(), strict=True)) == [(0, 1), (1, 2), (3, 3), (4, 5)]
-    _, changes = graph.symmetrised()
-    assert changes[-1] == "directed edges were given: symmetrised"
-    _check(graph.symmetrised()[0])
-
-
-@pytest.mark.parametrize("folder", ["ogbn_products", "products"])
-def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
-    """Its raw file has each edge once, and the OGB's loader adds the reverse; other sets stay directed."""
-    _write_ogb(tmp_path / folder)
-    _table(tmp_path / folder / "raw" / "edge.csv.gz", EDGES[:, [0, 2, 4]].T)
-    name = "ogbn-products" if folder == "ogbn_products" else str(tmp_path / folder)
-    dataset = open_dataset(name, tmp_path, None, 0, normalize_features=False)
-    graph = dataset.load()
-    assert [list(row) for row in np.split(graph.indices, graph.indptr[1:-1])] == NEIGHBOURS
-    assert not graph.is_directed
-    (tmp_path / folder).rename(tmp_path / "another")
-    other = open_dataset(str(tmp_path / "another"), None, None, 0, normalize_features=False)
-    assert other.load().is_directed
-    assert other.sha256 != dataset.sha256
-
-
-@pytest.mark.parametrize(("name", "rows", "words"), [
-    ("raw/edge", [[0, 9]], r"edge's target \[0\] is 9; allowed are 0 to 5"),
-    ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),
-    ("raw/node-feat", [["a", "b"]], r"node-feat\.csv\.gz: cannot be read"),
-    ("raw/node-feat", [[1.0], [2.0], ["nan"], [4.0], [5.0], [6.0]], r"node-feat of node 2 is nan in column 0"),
-    ("split/time/valid", [0], "node 0 is in more than one of train, valid, test"),
-    ("raw/node-label", [[0, 1]] * 6, r"node-label\.csv\.gz: has 2 columns, expected 1: .*from_edges"),
-    ("raw/node-label", [0, 1.7, 0, 1, 0, 2], r"node-label\[1\] is 1\.7, which is no class: .*from_edges"),
-])  # fmt: skip
-def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path) -> None:
-    _write_ogb(tmp_path)
-    _table(tmp_path / f"{name}.csv.gz", rows)
-    with pytest.raises(InputError, match=words) as refusal:
-        _load(tmp_path)
-    assert "\n" not in str(refusal.value)
 
 
 def _write_ogb_archive(folder: Path, save: Any = np.savez, **changed: Any) -> None:
@@ -162,38 +85,100 @@ def _write_ogb_archive(folder: Path, save: Any = np.savez, **changed: Any) -> No
     save(folder / "raw" / "data.npz", **arrays)
 
 
+def test_public_sets_are_read_from_their_own_files(tmp_path: Path, logged: list[str]) -> None:
+    """Reddit as DGL's archive has it, without a word about its other arrays; an OGB set by name or by folder."""
+    for name, words in (
+        ("reddit", r"reddit/reddit_data\.npz: no such file: unpack https://.*reddit\.zip there"),
+        ("ogbn-arxiv", "ogbn_arxiv/raw: no such folder"),
+    ):
+        with pytest.raises(InputError, match=words):
+            _load(name, tmp_path)
+    _write_reddit(tmp_path / "reddit")
+    _write_ogb(tmp_path / "ogbn_arxiv")
+    for graph in ("reddit", "ogbn-arxiv", tmp_path / "ogbn_arxiv"):
+        _check(_load(graph, tmp_path))
+    assert logged == []
+
+
+def test_directions_of_the_ogb_are_kept(tmp_path: Path) -> None:
+    """As PyG reads them; the GCN's symmetric form is another."""
+    _write_ogb(tmp_path, edge=EDGES[:, [0, 2, 4, 6]].T)
+    graph = _given(tmp_path)
+    targets = np.repeat(np.arange(6), graph.degrees)
+    assert sorted(zip(graph.indices.tolist(), targets.tolist(), strict=True)) == [(0, 1), (1, 2), (3, 3), (4, 5)]
+    _check(graph.symmetrised()[0])
+
+
+@pytest.mark.parametrize("folder", ["ogbn_products", "products"])
+def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
+    """Its raw file has each edge once, and the OGB's loader adds the reverse; other sets stay directed."""
+    _write_ogb(tmp_path / folder, edge=EDGES[:, [0, 2, 4]].T)
+    name = "ogbn-products" if folder == "ogbn_products" else str(tmp_path / folder)
+    dataset = open_dataset(name, tmp_path, None, 0, normalize_features=False)
+    graph = dataset.load()
+    assert [list(row) for row in np.split(graph.indices, graph.indptr[1:-1])] == NEIGHBOURS
+    assert not graph.is_directed
+    (tmp_path / folder).rename(tmp_path / "another")
+    other = open_dataset(str(tmp_path / "another"), None, None, 0, normalize_features=False)
+    assert other.load().is_directed
+    assert other.sha256 != dataset.sha256
+
+
+#: How a set is written, and what is said of it.
+FAULTS: list[tuple[Callable[[Path], None], str]] = [
+    (partial(_write_reddit, feature=X[:5]), r"feature must have shape \(6, any\)"),
+    (partial(_write_reddit, node_types=np.where(SPLIT == TRAIN, NONE, SPLIT)), "has no 1: no node to train on"),
+    (partial(_write_reddit, feature=np.where(X == 4, np.inf, X)), "feature of node 1 is inf in column 1"),
+    (partial(_write_ogb, edge=[[0, 9]]), r"edge's target \[0\] is 9; allowed are 0 to 5"),
+    (partial(_write_ogb, label=[0, 1]), "6 nodes have features and 2 a class"),
+    (partial(_write_ogb, feat=[["a", "b"]]), r"node-feat\.csv\.gz: cannot be read"),
+    (partial(_write_ogb, feat=[[1.0], ["nan"], [3.0], [4.0], [5.0], [6.0]]), "node-feat of node 1 is nan in column 0"),
+    (partial(_write_ogb, label=[[0, 1]] * 6), r"node-label\.csv\.gz: has 2 columns, expected 1: .*from_edges"),
+    (partial(_write_ogb, label=[0, 1.7, 0, 1, 0, 2]), r"node-label\[1\] is 1\.7, which is no class: .*from_edges"),
+    (partial(_write_ogb_archive, edge_index=np.array([[0, 9], [1, 1]])), r"edge's source \[1\] is 9"),
+    (partial(_write_ogb_archive, node_label=np.zeros((4, 1))), r"node_feat must have shape \(4, any\)"),
+    (partial(_write_ogb_archive, node_feat=np.array([[{}]] * 6)), "data.npz: is damaged.*objects"),
+]
+
+
+@pytest.mark.parametrize(("write", "words"), FAULTS)
+def test_faults_of_public_sets_are_named(write: partial[None], words: str, tmp_path: Path) -> None:
+    """In one line, with the array and the place."""
+    write(tmp_path / "reddit")
+    name = "reddit" if write.func is _write_reddit else str(tmp_path / "reddit")
+    with pytest.raises(InputError, match=words) as refusal:
+        _load(name, tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_splits_that_overlap_and_no_archive_are_named(tmp_path: Path) -> None:
+    """With the file."""
+    _write_ogb_archive(tmp_path)
+    _table(tmp_path / "split" / "time" / "valid.csv.gz", [0])
+    with pytest.raises(InputError, match="node 0 is in more than one of train, valid, test"):
+        _load(tmp_path)
+    (tmp_path / "raw" / "data.npz").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"data\.npz: is no \.npz file"):
+        _load(tmp_path)
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_ogb_set_in_archives(save: Any, tmp_path: Path) -> None:
     """Features stay on disk in their own type; NaN is an unknown class; other arrays of nodes have their names."""
     _write_ogb_archive(tmp_path / "ogbn_papers100M", save)
     dataset = open_dataset("ogbn-papers100M", tmp_path, None, 0, normalize_features=False)
+    times: list[set[int]] = []
     for _ in range(2):  # the second time nothing is unpacked
         graph: Any = dataset.load()
         np.testing.assert_array_equal(graph.features, X)
         assert (graph.features.dtype, type(graph.features)) == (np.float16, np.memmap)
-        assert graph.labels.tolist() == [*Y[:5], -1]
-        assert graph.split.tolist() == SPLIT.tolist()
+        assert (graph.labels.tolist(), graph.split.tolist()) == ([*Y[:5], -1], SPLIT.tolist())
         assert graph.node_arrays["year"].tolist() == [[2000 + node] for node in range(6)]
         assert graph.edge_arrays["edge_ids"].tolist() == [1, 0, 3, 2, 6, 5, 4]
-    unpacked = {path.stat().st_ctime_ns for path in tmp_path.glob("*/raw/*.unpacked/*")}
-    assert len(list(tmp_path.glob("*/raw/*.unpacked/*"))) == (0 if save is np.savez else 6)
-    dataset.load()
-    assert {path.stat().st_ctime_ns for path in tmp_path.glob("*/raw/*.unpacked/*")} == unpacked
-
-
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"edge_index": np.array([[0, 9], [1, 1]])}, r"edge's source \[1\] is 9"),
-    ({"node_label": np.zeros((4, 1))}, r"node_feat must have shape \(4, any\)"),
-    ({"node_feat": np.array([[{}]] * 6)}, "data.npz: is damaged.*objects"),
-])  # fmt: skip
-def test_an_archives_faults(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
-    _write_ogb_archive(tmp_path, **changed)
-    with pytest.raises(InputError, match=words) as refusal:
-        _load(tmp_path)
-    assert "\n" not in str(refusal.value)
-    (tmp_path / "raw" / "data.npz").write_bytes(b"PK")
-    with pytest.raises(InputError, match=r"data\.npz: is no \.npz file"):
-        _load(tmp_path)
+        unpacked = list(tmp_path.glob("*/raw/*.unpacked/*"))
+        assert len(unpacked) == (0 if save is np.savez else 6)
+        times.append({path.stat().st_ctime_ns for path in unpacked})
+    assert times[0] == times[1]
 
 
 def test_an_archive_needs_ten_bytes_an_edge(tmp_path: Path) -> None:
@@ -206,7 +191,7 @@ def test_an_archive_needs_ten_bytes_an_edge(tmp_path: Path) -> None:
     )  # fmt: skip
     tracemalloc.start()
     try:
-        open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
+        _given(tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -11,12 +11,11 @@ from torch.nn import functional
 from torch_geometric import nn
 from typing_extensions import override
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.layers_of_pyg import seeded
+from models.graph.torch_parts import WHOLE, each_part, on_parts
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
-
-WHOLE = make_whole()
 
 
 class _Net(torch.nn.Module):
@@ -25,24 +24,17 @@ class _Net(torch.nn.Module):
         self.first, self.norm, self.last = layer(8, 16), torch.nn.BatchNorm1d(16), layer(16, 3)
 
     @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(functional.elu(self.norm(self.first(x, edge_index))), edge_index)
-        return out
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.last(functional.elu(self.norm(self.first(x, edge_index))), edge_index)
 
 
-LAYERS: dict[str, Callable[[int, int], torch.nn.Module]] = {
-    "gcn": nn.GCNConv,
-    "gat": nn.GATConv,
-    "sage": nn.SAGEConv,
+NETS = {
+    name: seeded(lambda layer=layer: _Net(layer), 1)[0]  # type: ignore[misc]
+    for name, layer in (("gcn", nn.GCNConv), ("gat", nn.GATConv), ("sage", nn.SAGEConv))
 }
 
 
-torch.manual_seed(0)
-NETS = {kind: _Net(layer) for kind, layer in LAYERS.items()}
-
-
 def _net(kind: str) -> torch.nn.Module:
-    """Return a network with the same weights in each call; the ranks are threads, which share torch's generator."""
     return copy.deepcopy(NETS[kind])
 
 
@@ -58,7 +50,7 @@ def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", NETS)
 def test_autocast_and_a_grad_scaler(kind: str, size: int) -> None:
     """The gradient is the same bits on every rank, and that of one process in float32 but for bfloat16's rounding."""
     alone = _net(kind)
@@ -94,23 +86,19 @@ def test_autocast_and_a_grad_scaler(kind: str, size: int) -> None:
             assert (gradient - right).abs().max() < 0.03 * largest
 
 
-def test_a_gradient_that_overflows_on_one_rank_skips_the_step_of_all() -> None:
+@each_part()
+def test_a_gradient_that_overflows_on_one_rank_skips_the_step_of_all(part: GraphPart) -> None:
     """`sum_gradients` stands before `unscale_`, so all ranks see it and halve their scale."""
-
-    def work(part: GraphPart) -> tuple[float, bool]:
-        model = distribute(_net("sage"), part)
-        before = copy.deepcopy(model.state_dict())
-        optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
-        torch.autograd.backward(scaler.scale(_loss(model, part)))
-        if part.rank == 1:
-            next(gradient for p in model.parameters() if (gradient := p.grad) is not None).fill_(float("inf"))
-        ug.sum_gradients(model, part)
-        scaler.step(optimizer)
-        scaler.update()
-        same = all(torch.equal(before[name], value) for name, value in model.named_parameters())
-        return float(scaler.get_scale()), same
-
-    assert on_parts(WHOLE, 3, work) == [(4.0, True)] * 3
+    model = distribute(_net("sage"), part)
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
+    torch.autograd.backward(scaler.scale(_loss(model, part)))
+    if part.rank == 1:
+        next(gradient for p in model.parameters() if (gradient := p.grad) is not None).fill_(float("inf"))
+    ug.sum_gradients(model, part)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 4
+    torch.testing.assert_close(dict(model.named_parameters()), dict(NETS["sage"].named_parameters()), rtol=0, atol=0)
 
 
 def _training(model: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
@@ -136,7 +124,7 @@ def _steps(training: tuple[Any, Any], model: torch.nn.Module, part: GraphPart, c
 def test_a_saved_training_goes_on_to_the_same_bits(size: int) -> None:
     """States of all three, read with `weights_only=True`; the model's also loads into one that is not distributed."""
 
-    def work(part: GraphPart) -> bytes:
+    def work(part: GraphPart) -> Any:
         model = distribute(_net("gat"), part)
         training = _training(model)
         _steps(training, model, part, 4)
@@ -154,8 +142,8 @@ def test_a_saved_training_goes_on_to_the_same_bits(size: int) -> None:
         assert _steps(resumed, again, part, 4) == expected
         assert resumed[1].get_last_lr() == training[1].get_last_lr()
         _net("gat").load_state_dict(states[0])
-        return file.getvalue()
+        return states[0]
 
-    files = on_parts(WHOLE, size, work)
-    first, *others = (torch.load(io.BytesIO(file), weights_only=True)[0] for file in files)
-    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+    first, *others = on_parts(WHOLE, size, work)
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=0, atol=0)

@@ -1,6 +1,5 @@
 """The layers of our own against PyG's, which run on the whole graph in one process: directed, with edge features."""
 
-import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +11,14 @@ import torch
 from torch.nn.utils.prune import custom_from_mask
 from torch_geometric import nn as pyg
 
-from models.graph.torch_parts import Whole, make_whole, on_parts
+from models.graph.layers_of_pyg import EDGE_WIDTH, WIDTH, Case, attributed, check_exact, seeded
+from models.graph.torch_parts import WHOLE, each_part, on_parts
+from unilaunch_graph import torch as ug
 from unilaunch_graph.torch import GATConv, GraphPart, SAGEConv
 
-NODES, WIDTH, OUT, EDGE_WIDTH = 60, 6, 5, 3
-WHOLE = make_whole(NODES, 400, WIDTH)
-#: The rank of each node, by the number of ranks; rank 2 of 4 owns no node.
-OWNERS = {1: [0] * NODES, 2: [int(n % 7 > 2) for n in range(NODES)], 4: [(0, 1, 3)[n % 3] for n in range(NODES)]}
-
+OUT = 5
+#: Rank 2 of four owns no node.
+FOUR = np.arange(40) % 3 + (np.arange(40) % 3 > 1)
 GATS: list[dict[str, Any]] = [
     {},
     {"heads": 3, "concat": False, "residual": True, "bias": False},
@@ -28,134 +27,102 @@ GATS: list[dict[str, Any]] = [
     {"heads": 2, "edge_dim": EDGE_WIDTH, "fill_value": 0.5, "residual": True},
     {"heads": 2, "edge_dim": EDGE_WIDTH, "fill_value": "add"},
 ]
-SAGES: list[dict[str, Any]] = [
-    {},
-    {"aggr": "sum", "root_weight": False},
-    {"normalize": True, "project": True},
-]
-
-#: out, the gradient of x, and the gradients of the weights.
-Result = tuple[Any, Any, list[Any]]
+SAGES: list[dict[str, Any]] = [{}, {"aggr": "sum", "root_weight": False}, {"normalize": True, "project": True}]
+pytestmark = pytest.mark.usefixtures("float64")
 
 
-def run_parts(layer: torch.nn.Module, whole: Whole, ranks: int, **seed: int) -> Result:
-    """Return what the ranks together compute under an odd loss over all nodes."""
-
-    def work(part: GraphPart) -> tuple[Any, Any, Any, Any]:
-        mine = copy.deepcopy(layer)
-        rows = part.x.to(whole.x.dtype).requires_grad_()
-        out = mine(rows, part, **seed)
-        torch.autograd.backward(loss_of(out, part.owned))
-        return part.owned, out.detach(), rows.grad, [weight.grad for weight in mine.parameters()]
-
-    owned, outs, gradients, weights = zip(*on_parts(whole, ranks, work, OWNERS[ranks]), strict=True)
-    order = torch.argsort(torch.cat(owned))
-    return torch.cat(outs)[order], torch.cat(gradients)[order], [sum(shares) for shares in zip(*weights, strict=True)]
+def _on_part(layer: Any, x: torch.Tensor, part: Any) -> Any:
+    return layer(x, part)
 
 
-def run_whole(layer: torch.nn.Module, x: torch.Tensor, *edges: torch.Tensor) -> Result:
-    """Return the same of PyG's layer."""
-    x = x.clone().requires_grad_()
-    out = layer(x, *edges)
-    torch.autograd.backward(loss_of(out, torch.arange(len(out))))
-    return out.detach(), x.grad, [weight.grad for weight in layer.parameters()]
+def _check(kind: Any, out: int, options: dict[str, Any], owner: Any = FOUR, size: int = 4) -> None:
+    call = attributed if "edge_dim" in options else Case.call
+    theirs = Case(lambda: getattr(pyg, kind.__name__)(WIDTH, out, **options), call)
+    check_exact(theirs, owner, size=size, ours=Case(lambda: kind(WIDTH, out, **options), _on_part))
 
 
-def loss_of(out: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """Return a loss whose gradient is another one for each element."""
-    columns = torch.arange(out.shape[1], dtype=out.dtype)
-    return (out * torch.sin(nodes.to(out.dtype)[:, None] * 1.7 + columns)).sum() + (out**2).sum() / 9
-
-
-def assert_equal(found: Result, expected: Result, tolerance: float) -> None:
-    """Compare outs, gradients of x, and gradients of weights."""
-    assert len(found[2]) == len(expected[2])
-    for one, other in zip([*found[:2], *found[2]], [*expected[:2], *expected[2]], strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * max(1.0, float(other.abs().max())))
-
-
-def pair_of(ours: Callable[..., Any], theirs: Callable[..., Any], options: dict[str, Any], out: int = OUT) -> Any:
-    """Return both layers, with the weights that one seed gives both of them."""
-    layers = []
-    for make in (ours, theirs):
-        torch.manual_seed(3)
-        layers.append(make(WIDTH, out, **options).double())
-    states = [layer.state_dict() for layer in layers]
-    assert set(states[0]) == set(states[1])
-    for name, weight in states[0].items():
-        assert torch.equal(weight, states[1][name]), name
-    return layers
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(("size", "owner"), [(1, None), (4, FOUR)])
 @pytest.mark.parametrize("options", GATS, ids=str)
-def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
-    ours, theirs = pair_of(GATConv, pyg.GATConv, options)
-    edges = WHOLE.edge_index, *([WHOLE.edge_attr] if "edge_dim" in options else [])
-    assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, *edges), 1e-13)
+def test_gat_is_pygs(options: dict[str, Any], size: int, owner: Any) -> None:
+    _check(GATConv, OUT, options, owner, size)
 
 
 @pytest.mark.parametrize("options", SAGES, ids=str)
 @pytest.mark.parametrize("out", [OUT, 2 * WIDTH])
 @pytest.mark.parametrize("hosts", ["one host", "several hosts"])
-def test_sage_is_pygs(
-    options: dict[str, Any], out: int, hosts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_sage_is_pygs(options: dict[str, Any], out: int, hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By halo rows, and on several hosts by rows or partial sums."""
     if hosts == "several hosts":
         monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
-    ours, theirs = pair_of(SAGEConv, pyg.SAGEConv, options, out)
-    assert_equal(run_parts(ours, WHOLE, 4), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
+    _check(SAGEConv, out, options)
+
+
+def _pruned(kind: Any, name: str) -> Any:
+    layer = kind(WIDTH, OUT)
+    linear = getattr(layer, name)
+    mask = torch.arange(linear.weight.numel()).view_as(linear.weight) % 3 > 0
+    custom_from_mask(linear, "weight", mask)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        linear.weight_orig.mul_(2)
+    return layer
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SAGEConv, "lin_l"), (GATConv, "lin")])
 def test_weights_that_a_hook_makes_are_used(kind: Any, name: str) -> None:
     """As torch's pruning makes them, of another parameter that the optimizer changes."""
-    ours, theirs = pair_of(kind, getattr(pyg, kind.__name__), {})
-    with torch.no_grad():
-        for layer in (ours, theirs):
-            linear = getattr(layer, name)
-            mask = torch.arange(linear.weight.numel()).view_as(linear.weight) % 3 > 0
-            custom_from_mask(linear, "weight", mask)  # type: ignore[no-untyped-call]
-            linear.weight_orig.mul_(2)
-    assert_equal(run_parts(ours, WHOLE, 2), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
+    theirs = Case(lambda: _pruned(getattr(pyg, kind.__name__), name))
+    check_exact(theirs, ours=Case(lambda: _pruned(kind, name), _on_part))
 
 
-@pytest.mark.parametrize(("dtype", "factor", "tolerance"), [(torch.float32, 1, 2e-6), (torch.float64, 1e4, 1e-11)])
+@pytest.mark.parametrize(("dtype", "factor", "near"), [(torch.float32, 1, 2e-5), (torch.float64, 1e4, 1e-10)])
 @pytest.mark.parametrize("kind", [GATConv, SAGEConv])
-def test_float32_and_large_scores(kind: Any, dtype: torch.dtype, factor: float, tolerance: float) -> None:
+def test_float32_and_large_scores(kind: Any, dtype: torch.dtype, factor: float, near: float) -> None:
     """To the digits of the type; `exp` of large scores is infinite."""
-    own, pygs = (layer.to(dtype) for layer in pair_of(kind, getattr(pyg, kind.__name__), {}))
-    graph = replace(WHOLE.graph, features=WHOLE.graph.features * np.float32(factor))
-    x = torch.from_numpy(graph.features).to(dtype)
-    assert_equal(run_parts(own, replace(WHOLE, x=x, graph=graph), 2), run_whole(pygs, x, WHOLE.edge_index), tolerance)
+    theirs, ours = (
+        Case(
+            lambda kind=kind: kind(WIDTH, OUT).to(dtype),  # type: ignore[misc]
+            lambda layer, x, g, call=call: call(layer, (x * factor).to(dtype), g).double() / factor,  # type: ignore[misc]
+        )
+        for kind, call in ((getattr(pyg, kind.__name__), Case.call), (kind, _on_part))
+    )
+    check_exact(theirs, ours=ours, near=near)
 
 
 @pytest.mark.parametrize("options", [{"heads": 2}, {"heads": 2, "edge_dim": EDGE_WIDTH}], ids=str)
 def test_dropout_does_not_know_of_parts(options: dict[str, Any]) -> None:
-    layer = GATConv(WIDTH, OUT, dropout=0.4, **options).double()
-    alone = run_parts(layer, WHOLE, 1, seed=5)
-    assert_equal(run_parts(layer, WHOLE, 4, seed=5), alone, 1e-13)
-    assert not torch.allclose(run_parts(layer, WHOLE, 1, seed=6)[0], alone[0])
-    assert not torch.allclose(run_parts(layer, WHOLE, 1)[0], alone[0])
-    assert not torch.allclose(run_parts(layer.eval(), WHOLE, 1, seed=5)[0], alone[0])
+    (layer,) = seeded(lambda: GATConv(WIDTH, OUT, dropout=0.4, **options), 1)
+
+    def run(whole_or_owner: Any, size: int, **seed: int) -> Any:
+        """Return rows, and the gradient of x."""
+
+        def work(part: GraphPart) -> Any:
+            x = part.x.requires_grad_()
+            out = layer(x, part, **seed)
+            (gradient,) = torch.autograd.grad(out.tanh().sum(), x)
+            return ug.gather(out.detach(), part), ug.gather(gradient, part)
+
+        return on_parts(WHOLE, size, work, whole_or_owner)[0]
+
+    alone = run(None, 1, seed=5)
+    torch.testing.assert_close(run(FOUR, 4, seed=5), alone, rtol=0, atol=1e-12)
+    for other in (run(None, 1, seed=6), run(None, 1)):
+        assert not torch.allclose(other[0], alone[0])
+    layer.eval()
+    assert not torch.allclose(run(None, 1, seed=5)[0], alone[0])
 
 
-def test_gradient_with_dropout_is_the_slope() -> None:
-    layer = GATConv(WIDTH, 2, heads=2, dropout=0.5, edge_dim=EDGE_WIDTH).double()
+@each_part(1)
+def test_gradient_with_dropout_is_the_slope(part: Any) -> None:
+    layer = GATConv(WIDTH, 2, heads=2, dropout=0.5, edge_dim=EDGE_WIDTH)
     names, weights = zip(*layer.named_parameters(), strict=True)
 
-    def work(part: GraphPart) -> bool:
-        def out(rows: torch.Tensor, attributes: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-            named = dict(zip(names, given, strict=True))
-            found: torch.Tensor = torch.func.functional_call(layer, named, (rows, part, attributes), {"seed": 1})
-            return (found * torch.arange(4)).sum(dim=1)[5:15]
+    def out(rows: torch.Tensor, attributes: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        named, own = dict(zip(names, given, strict=True)), replace(part, edge_attr=attributes)
+        found: torch.Tensor = torch.func.functional_call(layer, named, (rows, own), {"seed": 1})
+        return (found * torch.arange(4)).sum(dim=1)[5:15]
 
-        assert part.edge_attr is not None
-        inputs = (part.x, part.edge_attr, *weights)
-        return torch.autograd.gradcheck(out, [tensor.detach().requires_grad_() for tensor in inputs], fast_mode=True)
-
-    assert on_parts(WHOLE, 1, work) == [True]
+    inputs = [tensor.detach().requires_grad_() for tensor in (part.x, part.edge_attr, *weights)]
+    assert torch.autograd.gradcheck(out, inputs, fast_mode=True)
 
 
 PAIR: Any = (3, 4)
@@ -176,18 +143,19 @@ def test_what_is_not_supported_is_refused_by_name(make: Callable[[], Any], names
         make()
 
 
-@pytest.mark.parametrize("layer", [GATConv(WIDTH, OUT, edge_dim=EDGE_WIDTH), SAGEConv(WIDTH, OUT)], ids=repr)
-def test_rows_that_do_not_fit_are_refused(layer: torch.nn.Module) -> None:
-    def work(part: GraphPart) -> None:
-        part = replace(part, edge_attr=None)
-        with pytest.raises(TypeError, match=r"torch\.bfloat16 on cpu: .* ug\.torch\.distribute"):
-            layer(part.x.bfloat16(), part)
-        with torch.autocast("cpu"), pytest.raises(TypeError, match=r"autocast\(\"cpu\"\) is on: .* enabled=False"):
-            layer(part.x.float(), part)
-        with pytest.raises(ValueError, match=r"\(59, 6\), not \(60, width\)"):
-            layer(part.x[1:].float(), part)
-        if isinstance(layer, GATConv):
-            with pytest.raises(ValueError, match=r"the shape None: expected \(400, 3\)"):
-                layer(part.x.float(), part)
-
-    on_parts(WHOLE, 1, work)
+@pytest.mark.parametrize("kind", [GATConv, SAGEConv])
+@each_part(1)
+def test_rows_that_do_not_fit_are_refused(part: GraphPart, kind: Any) -> None:
+    layer, part = (
+        kind(WIDTH, OUT, **({"edge_dim": EDGE_WIDTH} if kind is GATConv else {})),
+        replace(part, edge_attr=None),
+    )
+    with pytest.raises(TypeError, match=r"torch\.bfloat16 on cpu: .* ug\.torch\.distribute"):
+        layer(part.x.bfloat16(), part)
+    with torch.autocast("cpu"), pytest.raises(TypeError, match=r"autocast\(\"cpu\"\) is on: .* enabled=False"):
+        layer(part.x, part)
+    with pytest.raises(ValueError, match=r"\(39, 8\), not \(40, width\)"):
+        layer(part.x[1:], part)
+    if kind is GATConv:
+        with pytest.raises(ValueError, match=r"the shape None: expected \(140, 3\)"):
+            layer(part.x, part)

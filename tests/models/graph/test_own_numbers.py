@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
@@ -32,10 +32,7 @@ OF_ROWS: dict[str, Change] = {
     "normalize": functional.normalize,
     "normalize by sums": lambda x: functional.normalize(x, p=1),
     "layer norm": lambda x: functional.layer_norm(x, x.shape[1:]),
-    "softmax": lambda x: x.softmax(1),
     "dropout": functional.dropout,
-    "relu": torch.relu,
-    "square": torch.square,
     "half": lambda x: x / 2,
     "other rows": torch.randn_like,
     "zeros": torch.zeros_like,
@@ -63,22 +60,11 @@ def test_features_that_are_normalised_by_own_rows_are_refused(name: str) -> None
     assert all("a rank's own rows" in told for told in _refusals(OWN[name]))
 
 
-@pytest.mark.parametrize("x", [None, FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)], ids=["numbers", "flags", "shares"])
 @pytest.mark.parametrize("name", OF_ROWS)
-def test_what_is_made_of_each_row_alone_is_not_refused(name: str, x: Array | None) -> None:
-    """Nor is another model's input of the same width."""
-    assert _refusals(OF_ROWS[name], x) == ["", ""]
-
-
-def test_features_that_are_normalised_by_the_whole_graph_are_not_refused() -> None:
-    """By the line that the message names."""
-
-    def work(part: GraphPart) -> None:
-        mean = ug.sum_ranks(part.x.sum(0), part) / part.num_nodes
-        variance = ug.sum_ranks((part.x - mean).square().sum(0), part) / part.num_nodes
-        refuse_own_statistics([(part.x - mean) / variance.sqrt()], part)
-
-    on_parts(WHOLE, 2, work)
+def test_what_is_made_of_each_row_alone_is_not_refused(name: str) -> None:
+    """Nor is another model's input of the same width; of numbers, flags and shares."""
+    for x in (None, FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)):
+        assert _refusals(OF_ROWS[name], x) == ["", ""]
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -98,44 +84,29 @@ LOSSES: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_weights_of_the_classes_must_be_of_the_whole_graph(name: str) -> None:
+@each_part(2, whole=WHOLE, owner=np.arange(60) // 45)
+def test_weights_of_the_classes_must_be_of_the_whole_graph(part: GraphPart, name: str) -> None:
     """A rank's own counts are refused, the sums of all ranks' are not."""
-
-    def work(part: GraphPart) -> None:
-        y = part.y[part.train_mask]
-        counts = torch.bincount(y, minlength=3)
-        for weights, is_own in ((1 / (1.0 + ug.sum_ranks(counts, part)), False), (1 / (1.0 + counts), True)):
-            out = part.x[part.train_mask, :3].clone().requires_grad_()
-            losses = LOSSES[name](out, y, weights.double())
-            if is_own:
-                with pytest.raises(SpecError, match="weights of the classes differ between the ranks"):
-                    ug.mean(losses, part.num_train, part)
-            else:
-                ug.mean(losses, part.num_train, part).backward()  # type: ignore[no-untyped-call]
-                assert out.grad is not None
-
-    on_parts(WHOLE, 2, work, np.arange(60) // 45)
+    y = part.y[part.train_mask]
+    counts = torch.bincount(y, minlength=3)
+    for weights, is_own in ((1 / (1.0 + ug.sum_ranks(counts, part)), False), (1 / (1.0 + counts), True)):
+        out = part.x[part.train_mask, :3].clone().requires_grad_()
+        losses = LOSSES[name](out, y, weights.double())
+        if is_own:
+            with pytest.raises(SpecError, match="weights of the classes differ between the ranks"):
+                ug.mean(losses, part.num_train, part)
+        else:
+            ug.mean(losses, part.num_train, part).backward()  # type: ignore[no-untyped-call]
+            assert out.grad is not None
 
 
-def test_weights_of_nodes_are_each_ranks_own() -> None:
-    """Of a loss of two classes too, which takes them by the name of the classes' weights."""
-
-    def work(part: GraphPart) -> None:
-        weights = part.x[:, 0].abs()
-        out = part.x[:, 1].clone().requires_grad_()
-        losses = functional.binary_cross_entropy_with_logits(out, (part.y == 0).to(out), weights, reduction="sum")
-        assert ug.mean(losses, part.num_nodes, part) > 0
-
-    on_parts(WHOLE, 2, work)
-
-
-def test_a_count_of_own_nodes_is_refused() -> None:
-    """Of a loss and of a metric."""
-
-    def work(part: GraphPart) -> None:
-        for losses in (part.x[:, 0], part.y == 0):
-            with pytest.raises(SpecError, match=rf"count differs between the ranks, here {part.num_owned}"):
-                ug.mean(losses, part.num_owned, part)
-        assert 0 < ug.mean(part.y == 0, part.num_nodes, part) < 1
-
-    on_parts(WHOLE, 2, work, np.arange(60) // 45)
+@each_part(2, whole=WHOLE, owner=np.arange(60) // 45)
+def test_a_count_of_own_nodes_is_refused(part: GraphPart) -> None:
+    """Of a loss and of a metric; weights of nodes are each rank's own, though they have the classes' name."""
+    for losses in (part.x[:, 0], part.y == 0):
+        with pytest.raises(SpecError, match=rf"count differs between the ranks, here {part.num_owned}"):
+            ug.mean(losses, part.num_owned, part)
+    assert 0 < ug.mean(part.y == 0, part.num_nodes, part) < 1
+    out, weights = part.x[:, 1].clone().requires_grad_(), part.x[:, 0].abs()
+    losses = functional.binary_cross_entropy_with_logits(out, (part.y == 0).to(out), weights, reduction="sum")
+    assert ug.mean(losses, part.num_nodes, part) > 0

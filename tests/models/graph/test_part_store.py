@@ -28,7 +28,7 @@ from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.new_files import folder_beside
 from unilaunch_graph.partition import store
-from unilaunch_graph.partition.cut import Order, order_nodes, split_parts
+from unilaunch_graph.partition.cut import Order, split_parts
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import (
     Origin,
@@ -98,26 +98,8 @@ def test_rows_are_read_piece_by_piece(folder: Path, monkeypatch: pytest.MonkeyPa
         assert not Path(str(read.features.filename)).exists()
 
 
-def test_arrays_of_a_folder_stay_there_and_others_are_stored_once(tmp_path: Path) -> None:
-    """For any number of parts; one that is only a piece of its file is stored too."""
-    x = tmp_path / "x.npy"
-    np.save(x, np.arange(60.0).reshape(12, 5))
-    np.save(tmp_path / "long.npy", np.arange(20))
-    for features in (np.load(x, mmap_mode="r"), np.asarray(np.load(x, mmap_mode="r"))):
-        graph = replace(_graph(), features=features, labels=np.load(tmp_path / "long.npy", mmap_mode="r")[4:16])
-        for num_parts in (2, 3):
-            order = order_nodes(graph, np.arange(12) % num_parts, num_parts)
-            cut = Partition(tmp_path / f"ring-{num_parts}", "print", tmp_path)
-            _write(cut.folder, graph, split_parts(graph, order), replace(ORIGIN, home=tmp_path))
-            for index in range(num_parts):
-                part = load_part(cut, index, num_parts)
-                np.testing.assert_array_equal(part.features, graph.features[part.owned])
-                np.testing.assert_array_equal(part.labels, graph.labels[part.owned])
-    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "nodes").iterdir()) == ["labels", "split"]
-
-
 @pytest.mark.parametrize("name", ["labels", "features", "part.0/halo"])
-@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("steps", [0, 3])
 def test_a_file_that_is_replaced_while_it_is_read_is_no_success(name: str, steps: int, folder: Path) -> None:
     """Its hash was right at the beginning, and its size is."""
     reader = PartReader.open(Partition(folder, "print"), 0, 2, checks_shared=True)
@@ -131,16 +113,9 @@ def test_a_file_that_is_replaced_while_it_is_read_is_no_success(name: str, steps
         deque(map(PartReader.step, [reader] * (reader.steps - steps)), maxlen=0)
 
 
-def _flip(folder: Path) -> None:
-    path = part_dir(folder, 0) / "strengths.npy"
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
-
-
 def _change_manifest(folder: Path, *, keeps_hash: bool = False, **changed: object) -> None:
     """Change a manifest, or write it with other values as its author could."""
-    path = part_dir(folder, 0) / "manifest.json"
+    path = _manifest(folder)
     told = json.loads(path.read_text()) | changed
     if keeps_hash:
         del told["sha256"]
@@ -149,13 +124,14 @@ def _change_manifest(folder: Path, *, keeps_hash: bool = False, **changed: objec
     path.write_text(json.dumps(told))
 
 
+def _manifest(folder: Path) -> Path:
+    return part_dir(folder, 0) / "manifest.json"
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "flipped": (_flip, r"strengths\.npy: damaged, its SHA-256"),
-    "emptied": (lambda f: (part_dir(f, 0) / "halo.npy").write_bytes(b""), r"halo\.npy: 0 bytes"),
     "lost": (lambda f: (part_dir(f, 0) / "halo.npy").unlink(), r"halo\.npy: is missing: delete the partition"),
-    "no manifest": (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
-    "half": (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
-    "deep": (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
+    "no manifest": (lambda f: _manifest(f).unlink(), r"manifest\.json: this part is missing"),
+    "deep": (lambda f: _manifest(f).write_text("[" * 10**5), r"manifest\.json: damaged"),
     "other number": (lambda f: _change_manifest(f, num_parts=7), r"manifest\.json: damaged, its SHA-256"),
     "no hash": (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
     "print": (lambda f: _change_manifest(f, keeps_hash=True, cut="another"), "made from other data"),
@@ -231,13 +207,13 @@ def _shuffled(graph: Graph, owner: Any, num_parts: int) -> list[Part]:
 
 
 _PAIRS = [(0, 1), (1, 2), (5, 6), (0, 6)]
-_DIRECTED = make_directed_graph(7, [*_PAIRS, (3, 3), (0, 1)])
+_PLAIN, _DIRECTED = make_graph(7, _PAIRS), make_directed_graph(7, [*_PAIRS, (3, 3), (0, 1)])
 GRAPHS: dict[str, Graph] = {
-    "dense": make_graph(7, _PAIRS),
-    "sparse": replace(make_graph(7, _PAIRS), features=sp.csr_array(np.eye(7, 5, dtype=np.float32))),
+    "dense": _PLAIN,
+    "sparse": replace(_PLAIN, features=sp.csr_array(np.eye(7, 5, dtype=np.float32))),
     "directed": replace(_DIRECTED, labels=np.eye(7, 3, dtype=np.uint8)),
-    "named": replace(make_graph(7, _PAIRS), node_arrays={"year": np.arange(7) + 2**40}),
-    "values": replace(make_graph(7, _PAIRS), labels=np.linspace(0, 1, 7, dtype=np.float32)),
+    "named": replace(_PLAIN, node_arrays={"year": np.arange(7) + 2**40}),
+    "values": replace(_PLAIN, labels=np.linspace(0, 1, 7, dtype=np.float32)),
 }
 
 
@@ -289,9 +265,6 @@ def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> Non
         assert "\n" not in str(refusal.value)
     finally:
         path.write_bytes(raw)
-
-
-_ONES = np.ones(6)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric import nn
 from typing_extensions import override
 
-from models.graph.torch_parts import Whole, make_whole, on_parts
+from models.graph.layers_of_pyg import WIDTH, seeded
+from models.graph.torch_parts import WHOLE, Whole, each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
 
-WHOLE = make_whole()
-WIDTH, CLASSES, STEPS = 8, 3, 3
+CLASSES, STEPS = 3, 3
 STATE = {"seed": 5, "forward": 0}
 
 
@@ -64,12 +64,12 @@ def _stacked(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
     return net.conv(functional.dropout(torch.stack([x, 2 * x]), 0.5).sum(0), edges)
 
 
-def _gcn() -> Any:
-    return nn.GCN(WIDTH, 16, 2, CLASSES, dropout=0.5, norm="batch")
+def _both_ways(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
+    return net.conv(x, edges) + net.conv(x, edges.flip(0))
 
 
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
-    "GCN": _gcn,
+    "GCN": lambda: nn.GCN(WIDTH, 16, 2, CLASSES, dropout=0.5, norm="batch"),
     "GAT, loops added": lambda: nn.GAT(WIDTH, 16, 2, CLASSES, heads=2, dropout=0.5),
     "TransformerConv": lambda: Net(
         lambda net, x, edges: net.conv(x, edges), nn.TransformerConv(WIDTH, CLASSES, heads=2, concat=False, dropout=0.5)
@@ -85,6 +85,11 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "channels": lambda: Net(_channels),
     "a stack": lambda: Net(_stacked),
     "all": lambda: _dropped(functional.dropout, p=1.0),
+    "against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, heads=2, concat=False, dropout=0.5)),
+    "messages against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, dropout=0.5, aggr="max")),
+    "weights against the edges": lambda: Net(
+        lambda net, x, edges: net.conv(net.linear(x)[:, :3], edges.flip(0)), nn.APPNP(3, 0.1, dropout=0.5)
+    ),
 }
 
 
@@ -125,8 +130,7 @@ def losses_of(
 
 
 def _model(name: str = "GCN") -> torch.nn.Module:
-    torch.manual_seed(0)
-    return MODELS[name]()
+    return seeded(MODELS[name], 1)[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -221,36 +225,30 @@ def test_the_state_of_a_model_that_is_not_distributed_is_refused() -> None:
     assert others == [first, first]
 
 
-def test_the_generator_of_the_script_is_left_alone() -> None:
+@each_part(1)
+def test_the_generator_of_the_script_is_left_alone(part: GraphPart) -> None:
     """A forward draws nothing from it; `distribute` draws one number, so that two models drop other elements."""
-
-    def work(part: GraphPart) -> None:
-        models = [ug.distribute(_model(name).double(), part) for name in ("GCN", "a stack")]
-        seeds = {
-            ug.dropout_state(ug.distribute(one.double(), part))["seed"] for one in (MODELS["GCN"](), _model("a stack"))
-        }
-        assert len(seeds) == 2
-        for model in models:
-            before = torch.get_rng_state()
-            model(part.x, part.edge_index)
-            assert torch.equal(torch.get_rng_state(), before)
-
-    on_parts(WHOLE, 1, work)
+    models = [ug.distribute(_model(name).double(), part) for name in ("GCN", "a stack")]
+    seeds = {
+        ug.dropout_state(ug.distribute(one.double(), part))["seed"] for one in (MODELS["GCN"](), _model("a stack"))
+    }
+    assert len(seeds) == 2
+    for model in models:
+        before = torch.get_rng_state()
+        model(part.x, part.edge_index)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_each_forward_and_each_dropout_drops_others() -> None:
+@each_part(1)
+def test_each_forward_and_each_dropout_drops_others(part: GraphPart) -> None:
     """And the share that is dropped is the one asked for."""
-
-    def work(part: GraphPart) -> None:
-        net = Net(lambda _, x, __: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
-        model = ug.distribute(net, part, check=False)
-        masks = [*model(part.x, part.edge_index), *model(part.x, part.edge_index)]
-        for at, mask in enumerate(masks):
-            assert set(mask.unique().tolist()) == {0.0, 1 / 0.7}
-            assert abs((mask > 0).double().mean() - 0.7) < 0.02
-            assert all(abs(np.corrcoef(mask.ravel(), other.ravel())[0, 1]) < 0.03 for other in masks[:at])
-
-    on_parts(WHOLE, 1, work)
+    net = Net(lambda _, x, __: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
+    model = ug.distribute(net, part, check=False)
+    masks = [*model(part.x, part.edge_index), *model(part.x, part.edge_index)]
+    for at, mask in enumerate(masks):
+        assert set(mask.unique().tolist()) == {0.0, 1 / 0.7}
+        assert abs((mask > 0).double().mean() - 0.7) < 0.02
+        assert all(abs(np.corrcoef(mask.ravel(), other.ravel())[0, 1]) < 0.03 for other in masks[:at])
 
 
 TOLD: dict[str, tuple[Callable[..., torch.Tensor], str]] = {

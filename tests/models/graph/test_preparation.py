@@ -20,7 +20,7 @@ from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition import partitioners, preparation, store
+from unilaunch_graph.partition import partitioners, preparation
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import Partition, PartReader, load_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
@@ -39,6 +39,10 @@ def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, **more: Any)
         return preparation.prepare_part(options, session, **more)
 
     return in_turns(size, prepare)
+
+
+def _partition(options: DataSpec, num_parts: int = 2, *, as_given: bool = True) -> Partition:
+    return preparation.prepare(options, num_parts, Log(level="CRITICAL"), as_given=as_given)
 
 
 def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,70 +89,38 @@ def test_a_graph_that_is_refused_is_not_divided(arrays: dict[str, Any], words: s
 def test_an_incomplete_partition_is_refused_before_the_graph_is_read(tmp_path: Path) -> None:
     """It was cut again at each start, and then not written, since its folder exists."""
     options = DataSpec(dataset="sbm", data_dir=tmp_path)
-    folder = preparation.prepare(options, 2, Log(level="CRITICAL")).folder
+    folder = _partition(options, 2, as_given=False).folder
     shutil.rmtree(folder / "part.1")
     with pytest.raises(InputError, match=r"incomplete, part\.1 is missing: delete it"):
-        preparation.prepare(options, 2, Log(level="CRITICAL"))
+        _partition(options, 2, as_given=False)
 
 
 def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_path: Path) -> None:
     """`sbm` is symmetric by its definition; what a file holds is not known before it is read."""
-    kept: dict[str, list[Part]] = {}
     draw = np.random.default_rng(0)
-    edges = draw.integers(0, 30, (2, 90))
-    arrays: dict[str, Any] = {"edge_index": edges, "edge_weight": draw.random(90), "edge_attr": draw.random((90, 2))}
-    np.savez(tmp_path / "own.npz", x=draw.random((30, 5)), y=np.arange(30) % 3, **arrays)
+    np.savez(tmp_path / "own.npz", x=np.eye(30), y=np.arange(30) % 3, edge_index=draw.integers(0, 30, (2, 90)))
     for name, folders in (("sbm", 1), (str(tmp_path / "own.npz"), 2)):
         folder = tmp_path / name[-3:]
         given = {"dataset": Path(name), "data_dir": tmp_path, "partition_dir": folder, "num_parts": 2}
         options = PartitionSpec.model_validate({**given, "edges": "given"})
         assert PartitionCommand().run(options) == 0
-        for as_given in (False, True):
-            kept[f"{name} {as_given}"] = [
-                load_part(partition, index, 2)
-                for partition in [preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=as_given)]
-                for index in range(2)
-            ]
+        parts = [load_part(_partition(options, as_given=as_given), 0, 2) for as_given in (False, True)]
+        assert [part.is_directed for part in parts] == [False, folders == 2]
         assert len(list(folder.glob("*/part.0"))) == folders
-    own, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
-    assert [part.is_directed for part in (*own, *symmetric)] == [True, True, False, False]
-    features = [side["edge_attr"] for part in own for side in (part.owned_edge_arrays, part.halo_edge_arrays)]
-    assert {array.shape[1] for array in features} == {2}
-    assert sum(map(len, features)) == 90
-    assert not any(part.owned_edge_arrays or part.halo_edge_arrays for part in symmetric)
-    assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*own, *symmetric))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"gdc_top_k": 3}, "gdc_top_k: must be left out without use_gdc"),
-        ({"use_gdc": True, "gdc_top_k": 3, "gdc_threshold": 0.1}, "gdc_threshold: must be left out beside gdc_top_k"),
-        ({"owner": "owner.npy", "partitioner": "metis"}, "owner: must be left out beside partitioner"),
-        ({"owner": "owner.npy", "balance": "edges"}, "owner: must be left out beside balance"),
-        ({"owner": "owner.npy", "parallel": "tensor"}, "owner: must be left out beside parallel"),
-        ({"use_gdc": True}, "use_gdc: a diffused graph is for the model gcn"),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], words: str) -> None:
-    """By the name of the option, with the other one."""
-    with pytest.raises(SpecError, match=words):
-        preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)
-
-
+@pytest.mark.parametrize("asked", [None, True, False])
+@pytest.mark.parametrize("name", ["sbm", "own.npz"])
 def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, asked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a user's graph the features stay as they are; either can be asked for."""
     np.savez(tmp_path / "own.npz", x=np.full((4, 2), 3.0), y=np.arange(4) % 2, edge_index=np.zeros((2, 0), int))
-    for name, is_divided in (("sbm", True), (str(tmp_path / "own.npz"), False)):
-        for asked in (None, True, False):
-            options = DataSpec(dataset=name, data_dir=tmp_path, normalize_features=asked)
-            graph = preparation.read_graph(options, Log())
-            divided = is_divided if asked is None else asked
-            assert (graph.features.max() >= 1) != divided
-            said = "each node's features are divided by their sum, as in the GCN paper"
-            assert (said in capsys.readouterr().err) == (divided and asked is None)
+    dataset = name if name == "sbm" else str(tmp_path / name)
+    graph = preparation.read_graph(DataSpec(dataset=dataset, data_dir=tmp_path, normalize_features=asked), Log())
+    is_divided = name == "sbm" if asked is None else asked
+    assert (graph.features.max() < 1) == is_divided
+    assert ("divided by their sum" in capsys.readouterr().err) == (is_divided and asked is None)
 
 
 def test_a_script_is_told_before_a_long_cut(
@@ -193,26 +165,23 @@ def test_other_rows_on_the_same_edges_are_no_new_cut(name: str, tmp_path: Path) 
     options = DataSpec(dataset=str(tmp_path / name), data_dir=tmp_path)
     before: dict[str, int] = {}
     written = {}
-    draw = np.random.default_rng(1)
-    changes: dict[str, Any] = {
+    changes: dict[str, dict[str, Any]] = {
         "none": {}, "split": {"split": (0.2, 0.2, 0.6)}, "labels": {"y": np.arange(60) % 2},
-        "features": {"x": draw.random((60, 8))},
+        "features": {"x": np.random.default_rng(1).random((60, 8))},
     }  # fmt: skip
     for change, arrays in changes.items():
         folder = _write_graph(tmp_path / "graph", **arrays)
         if name == "graph.npz":
             np.savez(tmp_path / name, **{path.stem: np.load(path) for path in folder.glob("*.npy")})
-        partition = preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
+        partition = _partition(options)
         now = _cuts(tmp_path / "partitions")
         assert now.items() >= before.items()
         written[change] = {Path(path).name.partition("-")[0] for path in now.keys() - before.keys()}
         before = now
         graph = open_dataset(options.dataset, tmp_path, None, 0, normalize_features=None).load()
-        for index in range(2):
-            part = load_part(partition, index, 2)
-            np.testing.assert_array_equal(part.features, graph.features[part.owned])
-            np.testing.assert_array_equal(part.labels, graph.labels[part.owned])
-            np.testing.assert_array_equal(part.split, graph.split[part.owned])
+        for part in (load_part(partition, index, 2) for index in range(2)):
+            for array in ("features", "labels", "split"):
+                np.testing.assert_array_equal(getattr(part, array), getattr(graph, array)[part.owned])
             assert part.split_sizes == graph.split_sizes
     assert ("features" in written["none"]) == (name == "graph.npz")
     assert written["split"] == {"split"}
@@ -232,7 +201,7 @@ def test_jobs_that_stage_one_graph_each_read_their_own_folder(tmp_path: Path) ->
             (staged / "x.npy").rename(tmp_path / "linked.npy")
             (staged / "x.npy").symlink_to(tmp_path / "linked.npy")
         options = DataSpec(dataset=str(staged), data_dir=tmp_path)
-        cuts += [preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True) for _ in range(2)]
+        cuts += [_partition(options) for _ in range(2)]
     assert len({(cut.folder, cut.fingerprint) for cut in cuts}) == 1
     assert not list(tmp_path.glob("partitions/*-nodes/features-*"))
     for cut in cuts:
@@ -260,17 +229,17 @@ def test_a_graph_that_is_replaced_while_it_is_read_is_no_success(
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "read_dataset", replaced)
         with pytest.raises(InputError, match=r"own\.npz: was changed while it was read: start again"):
-            preparation.prepare(options, 1, Log(level="CRITICAL"))
+            _partition(options, 1, as_given=False)
     for content in (old, new):
         np.savez(path, **content)
-        part = load_part(preparation.prepare(options, 1, Log(level="CRITICAL")), 0, 1)
+        part = load_part(_partition(options, 1, as_given=False), 0, 1)
         np.testing.assert_array_equal(part.features, content["x"])
 
 
 def test_a_damaged_copy_of_the_rows_is_named_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was kept, and refused at each start."""
     options = DataSpec(dataset=str(_write_graph(tmp_path / "graph")), data_dir=tmp_path)
-    first = preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=True)
+    first = _partition(options)
     (split,) = (tmp_path / "partitions" / "graph-nodes").glob("split-*.npy")
     whole = split.read_bytes()
     split.write_bytes(whole[:-1] + b"\x07")
@@ -278,19 +247,6 @@ def test_a_damaged_copy_of_the_rows_is_named_and_made_anew(tmp_path: Path, capsy
     assert f"{split}: was damaged: written anew" in capsys.readouterr().err
     assert split.read_bytes() == whole
     assert load_part(first, 0, 2).num_nodes == 60
-
-
-def test_a_prediction_depends_on_edges_and_features_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`inputs_sha256` names them, for any partition, and in any version of the partition's files."""
-    seen, cuts = [], []
-    splits: dict[str, Any] = {"split": (0.2, 0.2, 0.6)}
-    for changed, num_parts, version in (({}, 2, 0), (splits, 3, 0), ({}, 2, 1), ({"x": np.ones((60, 8))}, 2, 0)):
-        monkeypatch.setattr(store, "FORMAT", store.FORMAT + version)
-        options = DataSpec(dataset=str(_write_graph(tmp_path / "graph", **changed)), data_dir=tmp_path)
-        cuts.append(preparation.prepare(options, num_parts, Log(level="CRITICAL"), as_given=True))
-        seen.append(load_part(cuts[-1], 0, num_parts).inputs_sha256)
-    assert seen[0] == seen[1] == seen[2] != seen[3]
-    assert cuts[0].folder != cuts[2].folder
 
 
 def test_a_partition_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -309,7 +265,7 @@ def test_a_partition_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("owner", "words"),
     [
-        (np.arange(60) % 3, "owner: names 3 parts, 0 to 2, but there are 2 ranks: each of 0 to 1 must own a node"),
+        (np.arange(60) % 3, "owner: names 3 parts, 0 to 2, but there are 2 ranks"),
         (np.arange(59) % 2, "owner: 59 numbers, but the graph has 60 nodes"),
         (np.full(60, 0.5), r"whole numbers \(num_nodes,\), not float64"),
         (None, r"owner\.npy: cannot be read: No such file"),
@@ -320,7 +276,23 @@ def test_a_partition_of_ones_own_that_does_not_fit_is_refused(owner: Any, words:
     if owner is not None:
         np.save(tmp_path / "owner.npy", owner)
     folder = _write_graph(tmp_path / "graph")
-    options = DataSpec(dataset=str(folder), data_dir=tmp_path, owner=tmp_path / "owner.npy")
     with pytest.raises(InputError, match=words):
-        preparation.prepare(options, 2, Log(level="CRITICAL"))
+        _partition(DataSpec(dataset=str(folder), data_dir=tmp_path, owner=tmp_path / "owner.npy"))
     assert not (tmp_path / "partitions").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gdc_top_k": 3}, "gdc_top_k: must be left out without use_gdc"),
+        ({"use_gdc": True, "gdc_top_k": 3, "gdc_threshold": 0.1}, "gdc_threshold: must be left out beside gdc_top_k"),
+        ({"owner": "owner.npy", "partitioner": "metis"}, "owner: must be left out beside partitioner"),
+        ({"owner": "owner.npy", "balance": "edges"}, "owner: must be left out beside balance"),
+        ({"owner": "owner.npy", "parallel": "tensor"}, "owner: must be left out beside parallel"),
+        ({"use_gdc": True}, "use_gdc: a diffused graph is for the model gcn"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], words: str) -> None:
+    """By the name of the option, with the other one."""
+    with pytest.raises(SpecError, match=words):
+        _partition(DataSpec(**options))

@@ -1,7 +1,8 @@
-"""Layers that sum rows under `distribute`: a product with the matrix of the edges, or messages where it must be."""
+"""PyG's sums and attention under `distribute`: without messages, or with them where a script changes what is summed."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -9,33 +10,29 @@ import pytest
 import scipy.sparse as sp
 import torch
 from torch_geometric import nn
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, MultiAggregation, SumAggregation
 from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
 
-from models.graph.layers_of_pyg import CASES, Case
-from models.graph.test_torch_layers import PARTS, WHOLE, WITHOUT_EDGES, check_exact
-from models.graph.test_users_classes import WITHOUT_NODES
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.layers_of_pyg import CASES, EDGE_WIDTH, WIDTH, Case, attributed, check_exact, weighted
+from models.graph.torch_parts import PARTS, WHOLE, WITHOUT_EDGES, WITHOUT_NODES, each_part, make_whole, on_parts
+from unilaunch_graph import torch as ug
 from unilaunch_graph.operators.edges import order_edges
 from unilaunch_graph.operators.halo_edges import Neighbours
 from unilaunch_graph.operators.row_blocks import make_pool
-from unilaunch_graph.torch import GATConv, SAGEConv
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.layers import made_of
 from unilaunch_graph.torch.part import GraphPart
 
-WIDTH = 8
 pytestmark = pytest.mark.usefixtures("float64")
 
 
 class _Plain(nn.MessagePassing):  # type: ignore[misc]  # PyG ships no types
     """The message is PyG's default."""
 
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        """Sum."""
-        out: torch.Tensor = self.propagate(edge_index, x=x)
-        return out
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.propagate(edge_index, x=x)
 
 
 class _Doubled(nn.SAGEConv):  # type: ignore[misc]
@@ -127,103 +124,172 @@ class _Updated(_Plain):
 
 class _Aggregated(_Plain):
     @override
-    def aggregate(self, inputs: torch.Tensor, index: torch.Tensor, dim_size: Any = None) -> torch.Tensor:
-        out: torch.Tensor = self.aggr_module(inputs.abs(), index, dim_size=dim_size, dim=self.node_dim)
-        return out
+    def aggregate(self, inputs: torch.Tensor, index: torch.Tensor, dim_size: Any = None) -> Any:
+        return self.aggr_module(inputs.abs(), index, dim_size=dim_size, dim=self.node_dim)
 
 
-def _weighted(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
-    out: torch.Tensor = layer(x, g.edge_index, g.edge_weight)
-    return out
+class _Sharper(GATConv):  # type: ignore[misc]
+    @override
+    def message(self, x_j: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        return alpha.square().unsqueeze(-1) * x_j
 
 
-def _learned(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
-    return _weighted(layer, x, _With(g, edge_weight=g.edge_weight.clone().requires_grad_()))
+class _Mapped(torch.nn.Module):
+    """A layer, whose edge features are learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.map = GATv2Conv(WIDTH, 3, heads=2, edge_dim=4), torch.nn.Linear(EDGE_WIDTH, 4)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> Any:
+        return self.layer(x, edge_index, self.map(edge_attr))
 
 
-def _own_edges(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
-    out: torch.Tensor = layer(x, add_self_loops(g.edge_index, num_nodes=len(x))[0])
-    return out
-
-
-def _samples(layer: Any, x: torch.Tensor, g: Any) -> torch.Tensor:
+def _samples(layer: Any, x: torch.Tensor, g: Any) -> Any:
     """Two times three samples of features stand before the nodes: (2, 3, nodes, width)."""
     samples = torch.stack([x, x.sin(), 2 * x, x * x, x + 1, -x]).reshape(2, 3, *x.shape)
-    return _weighted(layer, samples, g).movedim(-2, 0)
+    return weighted(layer, samples, g).movedim(-2, 0)
 
 
-class _With:
-    """A graph, some of whose attributes are others."""
-
-    def __init__(self, graph: Any, **others: Any) -> None:
-        self.graph, self.others = graph, others
-
-    def __getattr__(self, name: str) -> Any:
-        return self.others[name] if name in self.others else getattr(self.graph, name)
+def _pair(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    return layer((x, x.tanh()), g.edge_index)
 
 
-def _hooked() -> Any:
-    layer = nn.SAGEConv(WIDTH, 4)
-    layer.register_message_forward_hook(lambda _, __, messages: 3 * messages)
-    return layer
+def _changed(make: Callable[[], Any], change: Callable[[Any], object]) -> Callable[[], Any]:
+    """Return what makes a layer and changes it."""
+
+    def changed() -> Any:
+        layer = make()
+        change(layer)
+        return layer
+
+    return changed
 
 
-def _hooked_aggregation() -> Any:
-    layer = nn.SAGEConv(WIDTH, 4)
-    layer.aggr_module.register_forward_hook(lambda _, __, out: 3 * out)
-    return layer
+def _tripled(*given: Any) -> Any:
+    return 3 * given[-1]
 
 
-def _replaced() -> Any:
-    layer = nn.SAGEConv(WIDTH, 4)
-    layer.message = lambda x_j: x_j.abs()
-    return layer
+def _own(name: str) -> Callable[[], Any]:
+    """Return what makes a layer with a method of its own."""
+
+    def step(self: Any, *given: Any, **options: Any) -> Any:
+        return 2 * getattr(type(self), name)(self, *given, **options)
+
+    return _changed(_gat, lambda layer: setattr(layer, name, MethodType(step, layer)))
+
+
+def _hooked_linear(name: str) -> Callable[[], Any]:
+    def hook(layer: Any) -> None:
+        getattr(layer, name).register_forward_hook(lambda _, __, rows: rows.tanh())
+
+    return _changed(lambda: GATConv(WIDTH, 12, edge_dim=EDGE_WIDTH), hook)
+
+
+def _sage(**options: Any) -> Any:
+    return nn.SAGEConv(WIDTH, 4, **options)
+
+
+def _gat(**options: Any) -> Any:
+    return GATConv(WIDTH, 3, **options)
+
+
+def _attention(kind: Any, **options: Any) -> Case:
+    call = attributed if "edge_dim" in options else Case.call
+    return Case(lambda: kind(WIDTH, 3, **{"heads": 2} | options), call)
 
 
 SUMS = {
-    "sage": Case(lambda: nn.SAGEConv(WIDTH, 4)),
-    "sage, sum": Case(lambda: nn.SAGEConv(WIDTH, 4, aggr="sum", project=True)),
+    "sage": Case(_sage),
+    "sage, sum": Case(lambda: _sage(aggr="sum", project=True)),
     "gin": Case(lambda: nn.GINConv(torch.nn.Linear(WIDTH, 4), train_eps=True)),
-    "graph, weights": Case(lambda: nn.GraphConv(WIDTH, 4), _weighted),
-    "graph, weights, mean": Case(lambda: nn.GraphConv(WIDTH, 4, aggr="mean"), _weighted),
+    "graph, weights": Case(lambda: nn.GraphConv(WIDTH, 4), weighted),
+    "graph, weights, mean": Case(lambda: nn.GraphConv(WIDTH, 4, aggr="mean"), weighted),
     "gcn": Case(lambda: nn.GCNConv(WIDTH, 4)),
-    "gcn, weights": Case(lambda: nn.GCNConv(WIDTH, 4, improved=True), _weighted),
-    "gcn, cached": Case(lambda: nn.GCNConv(WIDTH, 4, cached=True), _weighted),
+    "gcn, weights": Case(lambda: nn.GCNConv(WIDTH, 4, improved=True), weighted),
+    "gcn, cached": Case(lambda: nn.GCNConv(WIDTH, 4, cached=True), weighted),
     **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
     "PyG's default message": Case(_Plain),
     "the tutorial's GCN": Case(_Tutorial),
     "another update": Case(_Updated),
-    "edges that are made anew": Case(lambda: nn.SAGEConv(WIDTH, 4), _own_edges),
-    "two numbers of each edge": Case(
-        _of(lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"), _weighted
+    "edges that are made anew": Case(
+        _sage, lambda layer, x, g: layer(x, add_self_loops(g.edge_index, num_nodes=len(x))[0])
     ),
-    "whole numbers of each edge": Case(_of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])), _weighted),
-    "rows of which some are looked at": Case(_of(_keep), _weighted),
+    "two numbers of each edge": Case(
+        _of(lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"), weighted
+    ),
+    "whole numbers of each edge": Case(_of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])), weighted),
+    "rows of which some are looked at": Case(_of(_keep), weighted),
     "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
     "samples, mean": Case(lambda: nn.SimpleConv(aggr="mean"), _samples),
+    "gat": _attention(GATConv),
+    "gat, the mean of heads": _attention(GATConv, heads=4, concat=False, bias=False),
+    "gat, residual": _attention(GATConv, residual=True, negative_slope=0.1),
+    "gat, no loops": _attention(GATConv, heads=1, add_self_loops=False),
+    "gat, edge features": _attention(GATConv, edge_dim=EDGE_WIDTH, fill_value="mean"),
+    "gat, edge features, add": _attention(GATConv, edge_dim=EDGE_WIDTH, fill_value="add"),
+    "gatv2, shared weights": _attention(GATv2Conv, share_weights=True, residual=True),
+    "gatv2, no loops": _attention(GATv2Conv, add_self_loops=False, negative_slope=0.1),
+    "gatv2, edge features, add": _attention(
+        GATv2Conv, edge_dim=EDGE_WIDTH, fill_value="add", concat=False, residual=True
+    ),
+    "gatv2, an edge feature": Case(
+        lambda: GATv2Conv(WIDTH, 3, edge_dim=1), lambda layer, x, g: layer(x, g.edge_index, g.edge_attr[:, 0])
+    ),
+    "gatv2, learned edge features": Case(_Mapped, attributed),
+    "transformer, no root weight": _attention(TransformerConv, root_weight=False),
+    "transformer, edge features, beta": _attention(TransformerConv, edge_dim=EDGE_WIDTH, beta=True, concat=False),
 }
 MESSAGES = {
     "another message": Case(lambda: _Doubled(WIDTH, 4)),
     "another aggregate": Case(_Aggregated),
-    "the largest": Case(lambda: nn.SAGEConv(WIDTH, 4, aggr="max")),
-    "a hook on messages": Case(_hooked),
-    "a message that replaced the layer's": Case(_replaced),
-    "a hook on the aggregation": Case(_hooked_aggregation),
-    "weights that are learned": Case(lambda: nn.GraphConv(WIDTH, 4), _learned),
-    "a number that the layer learns": Case(_of(lambda layer, rows, _: layer.scale * rows), _weighted),
-    "a number of each column": Case(_of(lambda _, rows, __: rows * torch.arange(WIDTH)), _weighted),
-    "a nonlinear message": Case(_of(lambda _, rows, weight: (rows * weight[:, None]).relu()), _weighted),
-    "a message that is not linear on some edges": Case(
-        _of(lambda _, rows, weight: torch.where(weight[:, None] > 1.4, rows.abs(), rows)), _weighted
+    "the largest": Case(lambda: _sage(aggr="max")),
+    "a hook on messages": Case(_changed(_sage, lambda layer: layer.register_message_forward_hook(_tripled))),
+    "a hook on the aggregation": Case(_changed(_sage, lambda layer: layer.aggr_module.register_forward_hook(_tripled))),
+    "a message that replaced the layer's": Case(
+        _changed(_sage, lambda layer: setattr(layer, "message", lambda x_j: x_j.abs()))
     ),
-    "a message that stops the gradient": Case(_of(lambda _, rows, __: rows.detach() + 0 * rows), _weighted),
-    "a message that mixes columns": Case(_of(lambda _, rows, __: rows.flip(1)), _weighted),
-    "a message that adds": Case(_of(lambda _, rows, weight: rows + weight[:, None]), _weighted),
-    "a message that is written to": Case(_of(_in_place), _weighted),
-    "a message that is looked at": Case(_of(lambda _, rows, __: rows if rows.isfinite().all() else -rows), _weighted),
-    "a dropout that is off": Case(_of(lambda _, rows, __: torch.dropout(rows, 0.5, False)), _weighted),
-    "a function of the user's": Case(_of(_cube), _weighted),
-    "a scripted function": Case(_of(lambda _, rows, weight: _scripted(rows) * weight[:, None]), _weighted),
+    "weights that are learned": Case(
+        lambda: nn.GraphConv(WIDTH, 4),
+        lambda layer, x, g: layer(x, g.edge_index, g.edge_weight.clone().requires_grad_()),
+    ),
+    "a number that the layer learns": Case(_of(lambda layer, rows, _: layer.scale * rows), weighted),
+    "a number of each column": Case(_of(lambda _, rows, __: rows * torch.arange(WIDTH)), weighted),
+    "a nonlinear message": Case(_of(lambda _, rows, weight: (rows * weight[:, None]).relu()), weighted),
+    "a message that is not linear on some edges": Case(
+        _of(lambda _, rows, weight: torch.where(weight[:, None] > 1.4, rows.abs(), rows)), weighted
+    ),
+    "a message that stops the gradient": Case(_of(lambda _, rows, __: rows.detach() + 0 * rows), weighted),
+    "a message that mixes columns": Case(_of(lambda _, rows, __: rows.flip(1)), weighted),
+    "a message that adds": Case(_of(lambda _, rows, weight: rows + weight[:, None]), weighted),
+    "a message that is written to": Case(_of(_in_place), weighted),
+    "a message that is looked at": Case(_of(lambda _, rows, __: rows if rows.isfinite().all() else -rows), weighted),
+    "a dropout that is off": Case(_of(lambda _, rows, __: torch.dropout(rows, 0.5, False)), weighted),
+    "a function of the user's": Case(_of(_cube), weighted),
+    "a scripted function": Case(_of(lambda _, rows, weight: _scripted(rows) * weight[:, None]), weighted),
+    "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
+    "gat, a hook": Case(_changed(_gat, lambda layer: layer.register_edge_update_forward_hook(_tripled))),
+    "gat, a hook on lin": Case(_hooked_linear("lin"), attributed),
+    "gat, a hook on lin_edge": Case(_hooked_linear("lin_edge"), attributed),
+    "gat, its own propagate": Case(_own("propagate")),
+    "gat, its own forward": Case(_own("forward")),
+    "gat, edge features, max": _attention(GATConv, edge_dim=EDGE_WIDTH, fill_value="max"),
+    "gat, a learned fill_value": _attention(
+        GATConv, heads=1, edge_dim=EDGE_WIDTH, fill_value=torch.nn.Parameter(torch.ones(3))
+    ),
+    "gat, a pair of rows": Case(_gat, lambda layer, x, g: layer((x, x), g.edge_index)),
+    "gat, weights that are returned": Case(
+        _gat, lambda layer, x, g: layer(x, g.edge_index, return_attention_weights=True)[0]
+    ),
+    "gat, other edges": Case(_gat, lambda layer, x, g: layer(x, g.edge_index.clone())),
+    "gatv2, a pair of widths": Case(lambda: GATv2Conv((WIDTH, WIDTH), 3), _pair),
+    "gatv2, another aggregation": _attention(GATv2Conv, aggr="max"),
+    "transformer, a pair of widths": Case(lambda: TransformerConv((WIDTH, WIDTH), 3), _pair),
+    "transformer, features without a map": Case(
+        lambda: TransformerConv(WIDTH, EDGE_WIDTH),
+        lambda layer, x, g: layer(x, g.edge_index, g.edge_attr.view(-1, 1, EDGE_WIDTH)),
+    ),
 }
 
 
@@ -253,14 +319,14 @@ def num_aggregations(case: Case) -> int:
 @pytest.mark.parametrize("owner", [WITHOUT_EDGES, WITHOUT_NODES], ids=["without edges", "without nodes"])
 @pytest.mark.parametrize("name", SUMS)
 def test_a_layer_that_sums_rows_makes_no_messages(name: str, owner: Any) -> None:
-    """Its rows and gradients are PyG's."""
+    """Nor does attention; rows and gradients are PyG's."""
     check_exact(SUMS[name], owner)
     assert num_aggregations(SUMS[name]) == 0
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_are_made_where_the_sum_is_another(name: str) -> None:
-    """A class, a module or a hook of the user's changes what is summed."""
+    """A class, a module, a hook or an argument of the user's changes what is summed."""
     check_exact(MESSAGES[name])
     assert num_aggregations(MESSAGES[name]) >= 2 * PARTS
 
@@ -270,105 +336,99 @@ def test_rows_of_half_precision_are_messages(dtype: torch.dtype) -> None:
     """The product has no kernel for them: the result is PyG's, and has their type."""
 
     def work(part: GraphPart) -> tuple[torch.dtype, int]:
-        layer = distribute(nn.SAGEConv(WIDTH, 4).to(dtype), part)
+        layer = distribute(_sage().to(dtype), part)
         return layer(part.x.to(dtype), part.edge_index).dtype, len(made_of(part.edge_index))
 
     assert on_parts(WHOLE, PARTS, work) == [(dtype, 0)] * PARTS
 
 
-def _write_edges(part: GraphPart) -> None:
+def _write_edges(part: Any) -> None:
     part.edge_index[0] = part.edge_index[0].flip(0)
 
 
-def _write_weights(part: GraphPart) -> None:
-    assert part.edge_weight is not None
+def _write_weights(part: Any) -> None:
     part.edge_weight.mul_(part.edge_weight)
 
 
-def _write_data(part: GraphPart) -> None:
-    assert part.edge_weight is not None
+def _write_data(part: Any) -> None:
     part.edge_weight.data = part.edge_weight * 3  # which is no write to torch
 
 
 @pytest.mark.parametrize("write", [_write_edges, _write_weights, _write_data])
-@pytest.mark.parametrize("make", [lambda: nn.GraphConv(WIDTH, 4), lambda: nn.GCNConv(WIDTH, 4)])
-def test_edges_that_were_written_to_are_read_again(make: Callable[[], Any], write: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("kind", [nn.GraphConv, nn.GCNConv])
+@each_part()
+def test_edges_that_were_written_to_are_read_again(part: Any, kind: Any, write: Callable[[Any], None]) -> None:
     """What was made of the edges and weights before is not used again; by a layer of our own neither."""
-
-    def work(part: GraphPart) -> None:
-        layer, own = distribute(make(), part), SAGEConv(WIDTH, 4)
-        first, _ = layer(part.x, part.edge_index, part.edge_weight), own(part.x, part)
-        write(part)
-        assert part.edge_weight is not None
-        copied = replace(part, edge_index=part.edge_index.clone(), edge_weight=part.edge_weight.clone())
-        again = layer(part.x, part.edge_index, part.edge_weight)
-        torch.testing.assert_close(again, layer(part.x, copied.edge_index, copied.edge_weight), rtol=0, atol=1e-12)
-        assert (again - first).abs().max() > 1e-3
-        torch.testing.assert_close(own(part.x, part), own(part.x, copied))
-
-    on_parts(WHOLE, PARTS, work)
+    layer, own = distribute(kind(WIDTH, 4), part), ug.SAGEConv(WIDTH, 4)
+    first, _ = layer(part.x, part.edge_index, part.edge_weight), own(part.x, part)
+    write(part)
+    copied = replace(part, edge_index=part.edge_index.clone(), edge_weight=part.edge_weight.clone())
+    again = layer(part.x, part.edge_index, part.edge_weight)
+    torch.testing.assert_close(again, layer(part.x, copied.edge_index, copied.edge_weight), rtol=0, atol=1e-12)
+    assert (again - first).abs().max() > 1e-3
+    torch.testing.assert_close(own(part.x, part), own(part.x, copied))
 
 
-@pytest.mark.parametrize("make", [lambda: nn.GCNConv(WIDTH, 4), lambda: nn.GATConv(WIDTH, 4)])
-def test_one_rank_alone_may_write_to_weights(make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("kind", [nn.GCNConv, nn.GATConv])
+@each_part(2, whole=make_whole(num_sources_only=6), owner=np.arange(40) < 6)
+def test_one_rank_alone_may_write_to_weights(part: Any, kind: Any) -> None:
     """The ranks agree on what is computed again, and make as many exchanges, also a rank without in-edges."""
-
-    def work(part: GraphPart) -> None:
-        layer = distribute(make(), part)
-        for _ in range(3):
-            assert part.edge_weight is not None
-            rows = layer(part.x, part.edge_index, part.edge_weight)
-            copied = layer(part.x, part.edge_index.clone(), part.edge_weight.clone())
-            torch.testing.assert_close(rows, copied, rtol=0, atol=1e-12)
-            if part.rank == 1:
-                part.edge_weight[:3] = 0.25
-
-    on_parts(make_whole(num_sources_only=6), 2, work, np.arange(40) < 6)
+    layer = distribute(kind(WIDTH, 4), part)
+    for _ in range(3):
+        rows = layer(part.x, part.edge_index, part.edge_weight)
+        copied = layer(part.x, part.edge_index.clone(), part.edge_weight.clone())
+        torch.testing.assert_close(rows, copied, rtol=0, atol=1e-12)
+        if part.rank == 1:
+            part.edge_weight[:3] = 0.25
 
 
-def test_edges_in_another_order_are_the_same_graph() -> None:
-    """Layers of our own, and PyG's without self-loops, take them as they are."""
-
-    def work(part: GraphPart) -> None:
-        order = torch.randperm(part.edge_index.shape[1], generator=torch.Generator().manual_seed(part.rank))
-        attributes = part.edge_attr
-        assert attributes is not None
-        shuffled = replace(part, edge_index=part.edge_index[:, order], edge_attr=attributes[order])
-        for layer in (SAGEConv(WIDTH, 4), GATConv(WIDTH, 4, add_self_loops=False, edge_dim=3).double()):
-            torch.testing.assert_close(layer(part.x, shuffled), layer(part.x, part), rtol=0, atol=1e-12)
-
-    on_parts(WHOLE, PARTS, work)
+@each_part()
+def test_edges_in_another_order_are_the_same_graph(part: Any) -> None:
+    """Layers of our own take them as they are."""
+    order = torch.randperm(part.edge_index.shape[1], generator=torch.Generator().manual_seed(part.rank))
+    shuffled = replace(part, edge_index=part.edge_index[:, order], edge_attr=part.edge_attr[order])
+    for layer in (ug.SAGEConv(WIDTH, 4), ug.GATConv(WIDTH, 4, add_self_loops=False, edge_dim=3).double()):
+        torch.testing.assert_close(layer(part.x, shuffled), layer(part.x, part), rtol=0, atol=1e-12)
 
 
-def test_second_derivatives_are_exact() -> None:
-    """A gradient penalty takes the gradient of a gradient."""
+def _second(layer: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a penalty of a gradient."""
+    x = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(layer(x, edge_index).pow(3).sum(), x, create_graph=True)
+    return torch.autograd.grad(grad.pow(2).sum(), x)[0]
 
-    def penalty(layer: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        x = x.clone().requires_grad_()
-        (grad,) = torch.autograd.grad(layer(x, edge_index).pow(3).sum(), x, create_graph=True)
-        (second,) = torch.autograd.grad(grad.pow(2).sum(), x)
-        return second
 
-    def work(part: GraphPart) -> None:
-        layer = distribute(nn.SAGEConv(WIDTH, 4), part)
-        by_messages = penalty(layer, part.x, part.edge_index.clone())
-        torch.testing.assert_close(penalty(layer, part.x, part.edge_index), by_messages, rtol=0, atol=1e-9)
+@each_part()
+def test_second_derivatives_are_exact(part: GraphPart) -> None:
+    """Of sums; attention needs messages for them, and its error says how to get them."""
+    sage, gat = distribute(_sage(), part), distribute(_gat(), part)
+    by_messages = _second(sage, part.x, part.edge_index.clone())
+    torch.testing.assert_close(_second(sage, part.x, part.edge_index), by_messages, rtol=0, atol=1e-9)
+    with pytest.raises(RuntimeError, match=r"part\.edge_index\.clone\(\)"):
+        _second(gat, part.x, part.edge_index)
+    assert _second(gat, part.x, part.edge_index.clone()).isfinite().all()
 
-    on_parts(WHOLE, PARTS, work)
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
+@each_part(1)
+def test_features_of_other_edges_are_an_error(part: GraphPart, kind: type[torch.nn.Module]) -> None:
+    """Those of the whole graph on a part: PyG says so, and the first of them are not taken."""
+    loops = {} if kind is TransformerConv else {"add_self_loops": False}
+    layer = distribute(kind(WIDTH, 3, edge_dim=2, **loops), part, check=False)
+    layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1], 2))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1] + 7, 2))
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("num_edges", [500, 1 << 17], ids=["portable", "C"])
 def test_weighted_means_and_their_transpose_are_those_of_scipy(num_edges: int) -> None:
     """In float32, from edges in any order, with sources that stand twice and targets without edges."""
-    draw = np.random.default_rng(0)
-    num_owned, num_sources = 300, 400
+    draw, num_owned, num_sources = np.random.default_rng(0), 300, 400
     ends = np.stack([draw.integers(0, num_sources, num_edges), draw.integers(0, num_owned - 20, num_edges)])
     weights = draw.standard_normal(num_edges).astype(np.float32)
     chosen = order_edges(ends, num_owned, num_sources)
-    ours = Neighbours(
-        chosen.edges, np.dtype(np.float32), make_pool(2), weights[chosen.places], mean=True
-    )  # fmt: skip
+    ours = Neighbours(chosen.edges, np.dtype(np.float32), make_pool(2), weights[chosen.places], mean=True)
     matrix = sp.csr_array((weights.astype(np.float64), (ends[1], ends[0])), shape=(num_owned, num_sources))
     matrix = sp.diags_array(1 / np.maximum(np.bincount(ends[1], minlength=num_owned), 1)) @ matrix
     rows, gradients = (draw.standard_normal((size, 20)).astype(np.float32) for size in (num_sources, num_owned))

@@ -5,66 +5,21 @@ With `UPDATE_DOCS=1` in the environment the table of docs/graph-layers.md is wri
 
 import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import MedianAggregation, QuantileAggregation
 from torch_geometric.nn.conv import spline_conv
 
-from models.graph.layers_of_pyg import BY_NUMBERS, CASES, WIDTH, Case, spline_basis, spline_weighting
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.layers_of_pyg import BY_NUMBERS, CASES, WIDTH, Case, check_exact, spline_basis, spline_weighting
+from models.graph.torch_parts import WITHOUT_EDGES, each_part
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
-from unilaunch_graph.torch import gather, sum_gradients
-from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.refusals import CLASSES
 
 PAGE = Path(__file__).parents[3] / "docs" / "graph-layers.md"
-WHOLE = make_whole()
-#: The nodes without an edge are a part of their own.
-WITHOUT_EDGES = np.where(np.arange(40) < 35, np.arange(40) % 2 * 2, 1)
-PARTS = 3
 pytestmark = pytest.mark.usefixtures("float64")
-
-
-def _run(case: Case, layer: torch.nn.Module, graph: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the layer's rows, and the gradient of the input under a loss that treats each column in its own way."""
-    x = graph.x.clone().requires_grad_()
-    out = case.call(layer, x, graph).flatten(1)
-    torch.autograd.backward((out * torch.arange(1.0, out.shape[1] + 1).sqrt()).tanh().sum())
-    assert x.grad is not None
-    return out, x.grad
-
-
-def _make(case: Case, count: int) -> list[torch.nn.Module]:
-    """Return equal layers; torch draws for all threads from one generator."""
-    layers = []
-    for _ in range(count):
-        torch.manual_seed(0)
-        layers.append(case.make())
-    return layers
-
-
-def check_exact(case: Case, owner: Any = None, *, check: bool = True) -> None:
-    """Compare rows, gradients of the rows and gradients of the parameters with one process's."""
-    alone, *layers = _make(case, 1 + PARTS)
-    out, grad = _run(case, alone, WHOLE)
-
-    def work(part: GraphPart) -> Any:
-        layer = distribute(layers[part.rank], part, check=check)
-        part_out, part_grad = _run(case, layer, part)
-        sum_gradients(layer, part)
-        return gather(part_out, part), gather(part_grad, part), [p.grad for p in layer.parameters()]
-
-    for rank, (whole_out, whole_grad, grads) in enumerate(on_parts(WHOLE, PARTS, work, owner)):
-        if rank == 0:
-            torch.testing.assert_close(whole_out, out, rtol=0, atol=1e-10)
-            torch.testing.assert_close(whole_grad, grad, rtol=0, atol=1e-10)
-        torch.testing.assert_close(grads, [p.grad for p in alone.parameters()], rtol=0, atol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU version of `SplineConv`")
@@ -90,26 +45,20 @@ def test_a_part_without_edges_is_exact(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NUMBERS)
-def test_a_convolution_is_refused_by_its_numbers(name: str) -> None:
+@each_part(1)
+def test_a_convolution_is_refused_by_its_numbers(part: GraphPart, name: str) -> None:
     """On one rank, where it is exact, `distribute` gives a warning."""
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match=f"{name} is not exact on parts of a graph"):
-            ug.check(BY_NUMBERS[name](), part, part.x, part.edge_index)
-
-    on_parts(WHOLE, 1, work)
+    with pytest.raises(SpecError, match=f"{name} is not exact on parts of a graph"):
+        ug.check(BY_NUMBERS[name](), part, part.x, part.edge_index)
 
 
 def test_the_table_in_the_docs_names_every_class_that_is_not_exact() -> None:
     """docs/graph-layers.md names each class of torch_geometric.nn.conv that these tests do not show to be exact."""
-    refused = {
-        name for name in conv.__all__ if name not in CASES and name not in BY_NUMBERS and name != "MessagePassing"
-    }
+    refused = {*conv.__all__} - {*CASES, *BY_NUMBERS, "MessagePassing"}
     assert all(getattr(conv, name) in CLASSES for name in refused)
-    verdicts = {"by its name": refused, "by its numbers": BY_NUMBERS}
     rows = [
         f"| {verdict} | {', '.join(f'`{name}`' for name in conv.__all__ if name in classes)} |"
-        for verdict, classes in verdicts.items()
+        for verdict, classes in {"by its name": refused, "by its numbers": BY_NUMBERS}.items()
     ]
     table = "\n".join(["| refused | layers |", "|---|---|", *rows])
     head, begin, rest = PAGE.read_text().partition("<!-- table -->\n")

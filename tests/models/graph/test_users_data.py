@@ -1,6 +1,5 @@
 """What users of other libraries give, and what a part has of it: types, splits, unknown labels, no features."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from loguru import logger
 from torch_geometric import nn
 from torch_geometric.data import Data, HeteroData
 
 import unilaunch_graph as ug
 from graphs_by_hand import parts_of
+from models.graph.layers_of_pyg import seeded
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn.options import refuse_untrainable
@@ -24,26 +23,17 @@ from unilaunch_graph.network import part as network_part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 N, M = 200, 2000
 DRAW = np.random.default_rng(0)
 EDGES = DRAW.integers(0, N, (2, M))
 X, Y = DRAW.random((N, 16)), DRAW.integers(0, 5, N)
 TIMES = np.arange(M) + 1_700_000_000
 SPLIT: dict[str, Any] = {"train": np.arange(60), "valid": np.arange(60, 80), "test": torch.arange(80, 200)}
+each_framework = pytest.mark.parametrize("framework", ["torch", "mindspore"])
 
 
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """What is logged while the test runs."""
-    lines: list[str] = []
-    sink = logger.add(lines.append, format="{message}", level="WARNING")
-    yield lines
-    logger.remove(sink)
-
-
-def _load(folder: Path, framework: str) -> Any:
-    return ug.load(folder, framework=framework, data_dir=folder.parent)
+def _load(folder: Path, framework: str, **options: Any) -> Any:
+    return ug.load(folder, framework=framework, data_dir=folder.parent, **options)
 
 
 def _array(tensor: Any) -> Any:
@@ -61,7 +51,7 @@ def _on_parts(folder: Path, size: int, work: Any) -> list[Any]:
     return on_every_rank(size, run)
 
 
-@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+@each_framework
 def test_a_part_has_numbers_as_they_were_given(framework: str, tmp_path: Path) -> None:
     """Integers beyond 2^24 and float64 keep every digit; what a network computes with is of the default float type."""
     given = {"time": TIMES + 2**40, "exact": TIMES + 0.25, "small": (TIMES % 7).astype(np.int8), "new": TIMES % 2 == 0}
@@ -70,9 +60,7 @@ def test_a_part_has_numbers_as_they_were_given(framework: str, tmp_path: Path) -
         EDGES, tmp_path / "own", x=X, y=Y, edge_weight=TIMES % 5, edge_attr=TIMES[:, None], edge_type=TIMES % 3,
         edge_arrays=given, node_arrays=nodes, split=SPLIT,
     )  # fmt: skip
-
     part = _load(folder, framework)
-
     owned, ids = np.asarray(part.owned), _array(part.edge_ids)
     source, target = _array(part.edge_index)
     np.testing.assert_array_equal(np.sort(ids), np.arange(M))
@@ -98,61 +86,40 @@ def test_parallel_edges_stand_in_one_order_on_every_cut(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(ids[targets == node], order[ends[1][order] == node])
 
 
-@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+@each_framework
 def test_floats_are_of_the_type_that_is_asked_for(framework: str, tmp_path: Path) -> None:
-    """x, weights, features of edges and values to predict; arrays by name keep their own."""
-    import mindspore
-
-    library: Any = {"torch": torch, "mindspore": mindspore}[framework]
-    folder = ug.from_edges(
-        EDGES, tmp_path / "own", x=X, y=X[:, 0], edge_weight=TIMES % 5, edge_attr=X[:1].repeat(M, 0),
-        node_arrays={"own": X.astype(np.float16)}, split=(0.5, 0.5, 0),
-    )  # fmt: skip
-    for dtype in (library.float64, library.float16, library.bfloat16):
-        part = ug.load(folder, framework=framework, data_dir=tmp_path, dtype=dtype)
-        assert {one.dtype for one in (part.x, part.edge_weight, part.edge_attr, part.y)} == {dtype}
-        assert part.node_arrays["own"].dtype == library.float16
-    with pytest.raises(SpecError, match="expected a type of floats"):
-        ug.load(folder, framework=framework, data_dir=tmp_path, dtype=library.int32)
-
-
-@pytest.mark.parametrize("framework", ["torch", "mindspore"])
-def test_bfloat16_stays_bfloat16(framework: str, tmp_path: Path) -> None:
-    """On disk two bytes for each number, named as what they are; arrays by name have the type in the part, too."""
-    x = torch.from_numpy(X).bfloat16()
-    folder = ug.from_edges(
-        EDGES, tmp_path / "own", x=x, y=Y, node_arrays={"own": x}, edge_arrays={"own": x[:1, 0].repeat(M)}, split=SPLIT
-    )
+    """x, weights, features of edges and values to predict; arrays by name keep their own, bfloat16 on disk too."""
+    library, rows = pytest.importorskip(framework), torch.from_numpy(X).bfloat16()
+    arrays: dict[str, Any] = {"edge_weight": TIMES % 5, "edge_attr": X[:1].repeat(M, 0), "split": (0.5, 0.5, 0)}
+    own: dict[str, Any] = {"node_arrays": {"own": rows}, "edge_arrays": {"own": rows[:1, 0].repeat(M)}}
+    folder = ug.from_edges(EDGES, tmp_path / "own", x=rows, y=X[:, 0], **arrays, **own)
     assert np.load(folder / "x.npy").dtype.descr == [("bfloat16", "<u2")]
-    part = _load(folder, framework)
-    for rows, wanted in ((part.x, x[part.owned]), (part.node_arrays["own"], x[part.owned])):
-        np.testing.assert_array_equal(_array(rows.float()), wanted.float().numpy())
-    for rows in (part.node_arrays["own"], part.edge_arrays["own"]):
-        assert str(rows.dtype).lower().endswith("bfloat16")
+    for dtype in (library.float64, library.float16, library.bfloat16):
+        part = _load(folder, framework, dtype=dtype)
+        assert {one.dtype for one in (part.x, part.edge_weight, part.edge_attr, part.y)} == {dtype}
+        assert part.node_arrays["own"].dtype == part.edge_arrays["own"].dtype == library.bfloat16
+        for found in (part.x, part.node_arrays["own"]):
+            np.testing.assert_array_equal(_array(found.float()), rows[part.owned].float().numpy())
+    with pytest.raises(SpecError, match="expected a type of floats"):
+        _load(folder, framework, dtype=library.int32)
 
 
 def test_a_graph_without_features_trains_an_embedding(tmp_path: Path) -> None:
     """On any number of ranks; nodes beyond y have no label. A GCN says what it lacks."""
     data = Data(edge_index=torch.tensor(EDGES), y=torch.tensor(Y), num_nodes=N + 5)
     folder = ug.from_pyg(data, tmp_path / "own", split=SPLIT)
-
-    def network() -> Any:  # equal ones; the threads share the generator
-        torch.manual_seed(0)
-        return torch.nn.Embedding(N + 5, 8), nn.SAGEConv(8, 5)
-
-    networks = {place: network() for place in (1, 3, 4, 5)}
+    models = seeded(lambda: torch.nn.ModuleList([torch.nn.Embedding(N + 5, 8), nn.SAGEConv(8, 5)]), 6)
 
     def work(part: GraphPart) -> Any:
         assert part.x is None
         assert (part.num_nodes, part.num_features, part.num_train) == (N + 5, 0, 60)
-        rows, conv = networks[part.world_size + part.rank]
-        conv = ug.torch.distribute(conv, part)
-        out = conv(rows(part.owned), part.edge_index)[part.train_mask]
+        model: Any = ug.torch.distribute(models[part.world_size + part.rank], part)
+        out = model[1](model[0](part.owned), part.edge_index)[part.train_mask]
         losses = torch.nn.functional.cross_entropy(out, part.y[part.train_mask], reduction="sum")
         loss = ug.torch.mean(losses, part.num_train, part)
         loss.backward()
-        ug.torch.sum_gradients(rows, part)
-        return loss.item(), rows.weight.grad
+        ug.torch.sum_gradients(model, part)
+        return loss.item(), model[0].weight.grad
 
     (loss, gradient), *_ = _on_parts(folder, 1, work)
     for other, another in _on_parts(folder, 3, work):
@@ -163,7 +130,7 @@ def test_a_graph_without_features_trains_an_embedding(tmp_path: Path) -> None:
         refuse_untrainable(GcnSpec(dataset=str(folder)), graph, "cpu")
 
 
-@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+@each_framework
 def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
     """If something says how many nodes there are. A list of layers begins with features, so it is refused."""
     with pytest.raises(InputError, match=r"has no x, y or num_nodes"):
@@ -172,9 +139,9 @@ def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
     part = _load(folder, framework)
     assert part.x is None
     assert (part.num_nodes, part.num_classes, part.num_train) == (N, 0, 0)
-    for graph in (part, folder):
+    for graph, options in ((part, {}), (folder, {"data_dir": tmp_path})):
         with pytest.raises(SpecError, match=r"predict: the graph has no features \(x\)"):
-            ug.predict([abs], graph, framework=framework, **({} if graph is part else {"data_dir": tmp_path}))
+            ug.predict([abs], graph, framework=framework, **options)
 
 
 def test_a_type_without_features_is_left_out_of_training(tmp_path: Path, logged: list[str]) -> None:
@@ -184,9 +151,7 @@ def test_a_type_without_features_is_left_out_of_training(tmp_path: Path, logged:
     data["paper"].train_mask = torch.arange(N) < 50
     data["author", "writes", "paper"].edge_index = torch.tensor(np.stack([EDGES[0] % 30, EDGES[1]]))
     whole = data.to_homogeneous()
-
     part = _load(ug.from_pyg(whole, tmp_path / "own"), "torch")
-
     is_author = part.node_arrays["node_type"] == 1
     assert int(is_author.sum()) == 30
     assert not part.x[is_author].any()
@@ -204,12 +169,11 @@ def test_the_split_beside_the_data_is_taken(tmp_path: Path, logged: list[str]) -
     """As the OGB gives it; without it one line says that another is drawn, and what to write."""
     data = Data(x=torch.tensor(X), edge_index=torch.tensor(EDGES), y=torch.tensor(Y)[:, None])
     masks = {name: np.isin(np.arange(N), np.asarray(nodes)) for name, nodes in SPLIT.items()}
-    folders = [ug.from_pyg(data, tmp_path / "ogb", split=SPLIT), ug.from_pyg(data, tmp_path / "masks", split=masks)]
-    assert logged == []
-    for folder in folders:
-        part = _load(folder, "torch")
+    for name, split in (("ogb", SPLIT), ("masks", masks)):
+        part = _load(ug.from_pyg(data, tmp_path / name, split=split), "torch")
         nodes = [part.owned[mask].sort().values.tolist() for mask in (part.train_mask, part.val_mask, part.test_mask)]
         assert nodes == [[*range(60)], [*range(60, 80)], [*range(80, 200)]]
+    assert logged == []
     ug.from_pyg(data, tmp_path / "drawn")
     assert ["split=dataset.get_idx_split()" in line for line in logged] == [True]
 
@@ -222,15 +186,14 @@ def test_the_split_beside_the_data_is_taken(tmp_path: Path, logged: list[str]) -
         ({"train": [0, 1], "test": [1]}, "node 1 is in more than one of train, val, test"),
         ({"train": [True, False]}, rf"split\['train'\] is bool of the shape \(2,\): .* a mask \({N},\)"),
         ((0.6, 0.6, 0.2), r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
-        (([0, 1], [2], [3]), r"split=\(list, list, list\): expected three shares .* or nodes by name"),
+        (([0, 1], [2], [3]), r"split=\(list, list, list\): expected three shares"),
     ],
 )
 def test_another_split_is_refused(split: Any, words: str, tmp_path: Path) -> None:
     """By name, and nothing is left; two splits are one too many."""
-    with pytest.raises(InputError, match=words):
-        ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, split=split)
-    with pytest.raises(InputError, match=r"split= and train_mask are given"):
-        ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, split=split, train_mask=Y == 0)
+    for more, reason in (({}, words), ({"train_mask": Y == 0}, r"split= and train_mask are given")):
+        with pytest.raises(InputError, match=reason):
+            ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, split=split, **more)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -242,26 +205,25 @@ def bag_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return ug.from_edges(EDGES, tmp_path / "own", x=words, y=Y, split=SPLIT)
 
 
-def test_sparse_features_reach_the_layer_that_multiplies_them(bag_of_words: Path) -> None:
+@pytest.mark.parametrize("kind", [nn.GCNConv, nn.GATConv])
+def test_sparse_features_reach_the_layer_that_multiplies_them(kind: Any, bag_of_words: Path) -> None:
     """GCNConv and GATConv send what they have multiplied: rows and gradients are those of PyG on the dense whole."""
-    for kind in (nn.GCNConv, nn.GATConv):
-        torch.manual_seed(0)
-        plain = kind(500, 8)
-        dense = ug.load(bag_of_words, framework="torch", data_dir=bag_of_words.parent).x.to_dense()
+    (plain,) = seeded(lambda: kind(500, 8), 1)
+    wanted = plain(_load(bag_of_words, "torch").x.to_dense(), torch.from_numpy(EDGES))
+    (wanted**2).sum().backward()
 
-        def work(part: GraphPart, plain: Any = plain) -> Any:
-            layer = ug.torch.distribute(deepcopy(plain), part, check=False)
-            out = layer(part.x, part.edge_index)
-            (out**2).sum().backward()
-            ug.torch.sum_gradients(layer, part)
-            return part.x.layout, ug.torch.gather(out, part), [one.grad for one in layer.parameters()]
+    def work(part: GraphPart) -> None:
+        assert part.x.layout == torch.sparse_csr
+        layer = ug.torch.distribute(deepcopy(plain), part, check=False)
+        layer.zero_grad()
+        out = layer(part.x, part.edge_index)
+        (out**2).sum().backward()
+        ug.torch.sum_gradients(layer, part)
+        torch.testing.assert_close(out, wanted[part.owned])
+        for one, other in zip(layer.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
 
-        (layout, rows, gradients), *_ = _on_parts(bag_of_words, 3, work)
-        wanted = plain(dense, torch.from_numpy(EDGES))
-        (wanted**2).sum().backward()
-        assert layout == torch.sparse_csr
-        torch.testing.assert_close(rows, wanted.detach())
-        torch.testing.assert_close(gradients, [one.grad for one in plain.parameters()])
+    _on_parts(bag_of_words, 3, work)
 
 
 def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
@@ -274,9 +236,8 @@ def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
 
 def test_sparse_features_are_predicted_from(bag_of_words: Path) -> None:
     """Block by block, from the part or from its name."""
-    torch.manual_seed(0)
     layers = [nn.SAGEConv(500, 8).eval(), torch.relu]
-    part = ug.load(bag_of_words, framework="torch", data_dir=bag_of_words.parent)
+    part = _load(bag_of_words, "torch")
     wanted = torch.relu(layers[0](part.x.to_dense(), part.edge_index)).detach()
     torch.testing.assert_close(ug.torch.predict(layers, part), wanted)
     torch.testing.assert_close(ug.torch.predict(layers, bag_of_words, data_dir=bag_of_words.parent), wanted)

@@ -1,7 +1,9 @@
 """A directed, weighted graph with edge features, and its parts as tensors, for ranks that are threads."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +17,10 @@ from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 
 T = TypeVar("T")
+PARTS = 3
+#: Owners of 40 nodes by three parts: the nodes without an edge are a part of their own; the second part has no node.
+WITHOUT_EDGES = np.where(np.arange(40) < 35, np.arange(40) % 2 * 2, 1)
+WITHOUT_NODES = np.where(np.arange(40) < 20, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,11 @@ class Whole:
     y: torch.Tensor
     train_mask: torch.Tensor
     graph: Graph
+
+    @property
+    def owned(self) -> torch.Tensor:
+        """All nodes, as a part names its own. (num_nodes,) int64"""
+        return torch.arange(len(self.x))
 
 
 def make_whole(
@@ -55,6 +66,9 @@ def make_whole(
     return Whole(rows, torch.from_numpy(ends), weight, features, torch.from_numpy(labels), mask, graph)
 
 
+WHOLE = make_whole()
+
+
 def on_parts(whole: Whole, size: int, work: Callable[[GraphPart], T], owner: Any = None) -> list[T]:
     """Return what *work* returns for each part; *owner* gives each node's part, by default by turns."""
     owners = np.arange(len(whole.x)) * 7 % size if owner is None else np.asarray(owner, np.int64)
@@ -71,3 +85,19 @@ def on_parts(whole: Whole, size: int, work: Callable[[GraphPart], T], owner: Any
         return on_every_rank(size, run)
     finally:
         torch.set_num_threads(threads)
+
+
+def each_part(size: int = PARTS, whole: Whole = WHOLE, owner: Any = None) -> Callable[[Any], Callable[..., None]]:
+    """Run a test on each of *size* parts of a graph: its argument `part` is the rank's."""
+
+    def decorate(test: Any) -> Callable[..., None]:
+        @wraps(test)
+        def run(**fixtures: Any) -> None:
+            on_parts(whole, size, lambda part: test(part=part, **fixtures), owner)
+
+        signature = inspect.signature(test)
+        others = [one for one in signature.parameters.values() if one.name != "part"]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

@@ -3,12 +3,9 @@
 import gzip
 import struct
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unilaunch.errors import InputError
 from unilaunch_mnist.idx import read_images, read_labels
@@ -16,50 +13,30 @@ from unilaunch_mnist.idx import read_images, read_labels
 PIXELS = (np.arange(3 * 784) % 256).astype(np.uint8)
 IMAGES = struct.pack(">4I", 2051, 3, 28, 28) + PIXELS.tobytes()
 LABELS = struct.pack(">2I", 2049, 5) + bytes([7, 0, 9, 1, 1])
+PACKED = gzip.compress(IMAGES, mtime=0)
 
 
-def _write(folder: Path, content: bytes, name: str = "file.gz") -> Path:
-    path = folder / name
-    path.write_bytes(content)
-    return path
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_good_files(name: str, packed: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_good_files(name: str, pack: type[bytes], tmp_path: Path) -> None:
     """Whatever the name says: an unpacked file that is still called .gz is one too."""
-    pack = gzip.compress if packed else bytes
-    images = read_images(_write(tmp_path, pack(IMAGES), name))
+    path = tmp_path / name
+    path.write_bytes(pack(IMAGES))
+    images = read_images(path)
     np.testing.assert_array_equal(images, PIXELS.reshape(3, 784))
-    assert images.dtype == np.uint8
-    labels = read_labels(_write(tmp_path, pack(LABELS), name))
-    np.testing.assert_array_equal(labels, [7, 0, 9, 1, 1])
-    assert labels.dtype == np.int64
+    path.write_bytes(pack(LABELS))
+    labels = read_labels(path)
+    assert (images.dtype.name, labels.dtype.name, labels.tolist()) == ("uint8", "int64", [7, 0, 9, 1, 1])
 
 
-@given(length=st.integers(0, len(IMAGES) - 1), packed=st.booleans())
-def test_no_beginning_of_a_file_is_a_file(length: int, packed: bool) -> None:  # noqa: FBT001
-    """Cut off anywhere, before or after it was packed."""
-    with TemporaryDirectory() as folder:
-        path = _write(Path(folder), gzip.compress(IMAGES[:length], mtime=0) if packed else IMAGES[:length])
-        with pytest.raises(InputError, match=r"file\.gz: expected"):
-            read_images(path)
-        whole = gzip.compress(IMAGES, mtime=0)
-        path = _write(Path(folder), whole[: length * len(whole) // len(IMAGES)])
-        with pytest.raises(InputError, match=r"file\.gz: expected"):
-            read_images(path)
-
-
-@given(place=st.integers(0, 15), value=st.integers(0, 255))
-def test_no_other_header_fits(place: int, value: int) -> None:
-    """Any byte of the header, changed, contradicts the content."""
-    damaged = bytearray(IMAGES)
-    damaged[place] = value
-    with TemporaryDirectory() as folder:
-        path = _write(Path(folder), bytes(damaged))
-        if damaged == IMAGES:
-            read_images(path)
-            return
+def test_no_beginning_of_a_file_and_no_other_header_is_a_file(tmp_path: Path) -> None:
+    """Cut off, before or after it was packed; any byte of the header, changed, contradicts the content."""
+    path = tmp_path / "file.gz"
+    damaged = [IMAGES[:place] + bytes([IMAGES[place] ^ 0x55]) + IMAGES[place + 1 :] for place in range(16)]
+    damaged += [gzip.compress(IMAGES[:length]) for length in range(0, len(IMAGES), 97)]
+    damaged += [whole[:length] for whole in (IMAGES, PACKED) for length in range(0, len(whole), 53)]
+    for content in damaged:
+        path.write_bytes(content)
         with pytest.raises(InputError, match=r"file\.gz: expected"):
             read_images(path)
 
@@ -69,25 +46,18 @@ def test_no_other_header_fits(place: int, value: int) -> None:
     [
         (b"", "found nothing"),
         (LABELS, "begins with 00 00 08 03, found 00 00 08 01"),
-        (IMAGES[:15], "a header of 16 bytes, found 15"),
         (struct.pack(">4I", 2051, 3, 32, 32) + bytes(3 * 1024), "images of 28 x 28, found 32 x 32"),
         (struct.pack(">4I", 2051, 0, 28, 28), "says 0 of them"),
-        (struct.pack(">4I", 2051, 2**32 - 1, 28, 28), "3,367,254,359,296 bytes for 4,294,967,295 images, found 16"),
+        (struct.pack(">4I", 2051, 2**32 - 1, 28, 28), "bytes for 4,294,967,295 images, found 16"),
         (IMAGES + b"\0", "2,368 bytes for 3 images, found 2,369"),
-        (gzip.compress(IMAGES, mtime=0)[:-8] + bytes(8), "whole gzip file.*fetch it again"),
+        (PACKED[:-8] + bytes(8), "whole gzip file.*fetch it again"),
     ],
 )
-def test_damaged_images(content: bytes, words: str, tmp_path: Path) -> None:
-    """Each kind of damage has its line."""
+def test_damage_is_named(content: bytes, words: str, tmp_path: Path) -> None:
+    """Each kind has its line."""
+    (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(InputError, match=rf"file\.gz: .*{words}"):
-        read_images(_write(tmp_path, content))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(LABELS[:-2], "13 bytes for 5 labels, found 11"), (LABELS[:-1] + b"\x0a", "label 4: expected a class below 10")],
-)
-def test_damaged_labels(content: bytes, words: str, tmp_path: Path) -> None:
-    """Too few, or of a class that there is not."""
-    with pytest.raises(InputError, match=rf"file\.gz: .*{words}"):
-        read_labels(_write(tmp_path, content))
+        read_images(tmp_path / "file.gz")
+    (tmp_path / "labels.gz").write_bytes(LABELS[:-1] + b"\x0a")
+    with pytest.raises(InputError, match="label 4: expected a class below 10"):
+        read_labels(tmp_path / "labels.gz")
