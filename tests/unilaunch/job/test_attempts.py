@@ -14,7 +14,6 @@ from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import attempt, attempts, login
-from unilaunch.job.api import Job
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
@@ -109,31 +108,6 @@ def test_ranks_that_never_began_are_tried_again(
     )
     attempts.run_attempts(_plan("-n 1 --max-restarts 1", {}), {}, Caller(UserSignals(), attended=True))
     assert start.call_count == starts
-
-
-def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is named, and the job is worth a restart, though mpirun has started no rank."""
-    failed, well = LaunchResult(255, (), None, Path(), None), LaunchResult(0, (), None, Path(), None)
-    closed = create_autospec(login.closed_hosts, side_effect=[{}, {"b": "b: ssh b: no route"}, {}])
-    monkeypatch.setattr(attempts, "run_attempt", create_autospec(attempt.run_attempt, side_effect=[failed, well]))
-    monkeypatch.setattr(login, "closed_hosts", closed)
-    caller = Caller(UserSignals(), attended=True)
-    assert attempts.run_attempts(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
-    assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
-
-
-def test_a_second_cancel_is_no_echo() -> None:
-    """A signal that comes twice at once is one: timeout(1) sends it so."""
-    signals = UserSignals()
-    signals.note(signal.SIGTERM)
-    signals.note(signal.SIGTERM)
-    assert not signals.again
-    job = Job.__new__(Job)
-    job._caller = Caller(signals, attended=False)
-    job.cancel()
-    assert signals.again
 
 
 def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyPatch) -> None:

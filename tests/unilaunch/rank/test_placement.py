@@ -1,15 +1,9 @@
 """Devices and threads, from what all ranks see."""
 
-import os
-import stat
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unilaunch.errors import EnvironmentMismatchError, PlacementError
 from unilaunch.machine.devices import absent_devices, visible_devices
@@ -71,37 +65,6 @@ def test_devices_without_commas_are_refused(variable: str, tmp_path: Path) -> No
     with pytest.raises(EnvironmentMismatchError, match=f"{variable}='0 1': put commas between the devices: 0,1"):
         visible_devices({variable: "0 1"}, tmp_path)
     assert visible_devices({variable: " 0, 1 "}, tmp_path)
-
-
-DENIED = """
-import os, sys
-from pathlib import Path
-from unilaunch.machine.devices import visible_devices
-folder = Path(sys.argv[1])
-(folder / "cgroup.procs").write_text("0")
-print(*visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, Path(sys.argv[2]))["cuda"])
-print(*visible_devices({}, Path(sys.argv[2]))["cuda"])
-"""
-
-
-@pytest.mark.system
-def test_a_device_is_named_by_its_file_where_the_others_are_denied(tmp_path: Path) -> None:
-    """Srun --gpus-per-task=1: each task has CUDA_VISIBLE_DEVICES=0, and its cgroup makes that another device."""
-    cgroups = Path("/sys/fs/cgroup/devices")
-    if os.geteuid() or not os.access(cgroups / "cgroup.procs", os.W_OK):
-        pytest.skip("this machine lacks root or the cgroup of devices (v1)")
-    cgroup = cgroups / f"unilaunch-{os.getpid()}"
-    for number in range(3):
-        os.mknod(tmp_path / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(195, number))
-    cgroup.mkdir()
-    try:
-        for number in (0, 2):
-            (cgroup / "devices.deny").write_text(f"c 195:{number} rwm")
-        line = [sys.executable, "-c", DENIED, str(cgroup), str(tmp_path)]
-        shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
-    finally:
-        cgroup.rmdir()
-    assert shown.split() == ["1", "1"]
 
 
 def test_local_rank_takes_its_device_on_uneven_hosts() -> None:
@@ -186,41 +149,3 @@ def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
     facts = [_facts("a", mask.split(",")) for mask in masks]
     placements = place("cuda", KINDS, None, facts)
     assert [fact["devices"]["cuda"][p.index] for fact, p in zip(facts, placements, strict=True)] == taken
-
-
-def _one_by_one(kind: str, facts: list[Facts]) -> list[tuple[int, int]]:
-    """Return each rank's index and threads by the definition; it looks at all ranks of the host for each rank."""
-    found: dict[int, tuple[int, int]] = {}
-    for rank in sorted(range(len(facts)), key=lambda rank: (len(facts[rank]["devices"][kind]), rank)):
-        mine = facts[rank]
-        local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
-        taken = {facts[other]["devices"][kind][found[other][0]] for other in local if other in found}
-        free = [name for name in mine["devices"][kind] if name not in taken]
-        if not free:
-            raise PlacementError(f"rank {rank} ")
-        sharing = sum(bool(facts[other]["cores"] & mine["cores"]) for other in local)
-        threads = max(1, mine["cores"].bit_count() // sharing)
-        found[rank] = (mine["devices"][kind].index(free[0]), threads)
-    return [found[rank] for rank in range(len(facts))]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("ab"),
-            st.lists(st.sampled_from("01234"), min_size=1, unique=True),
-            st.sets(st.integers(0, 9), min_size=1).map(list),
-        ),
-        min_size=1, max_size=6,
-    )
-)  # fmt: skip
-def test_places_are_those_of_the_definition(ranks: list[tuple[str, list[str], list[int]]]) -> None:
-    """The same devices and threads, and the same rank is refused."""
-    facts = [_facts(*one) for one in ranks]
-    try:
-        expected = _one_by_one("cuda", facts)
-    except PlacementError as error:
-        with pytest.raises(PlacementError, match=f"^{error}"):
-            place("cuda", KINDS, None, facts)
-        return
-    assert [(p.index, p.threads) for p in place("cuda", KINDS, None, facts)] == expected

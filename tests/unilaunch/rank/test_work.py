@@ -1,38 +1,13 @@
 """A rank's work, as far as it shows without a framework."""
 
-import signal
-import socket
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillWorks
-from unittest.mock import MagicMock, create_autospec
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
-from unilaunch.errors import REQUEUE, StoppedError
 from unilaunch.folder.failure import Cause, describe_exception
-from unilaunch.interfaces.backend import Backend, Placement
-from unilaunch.interfaces.model import Model
-from unilaunch.monitor import messages
+from unilaunch.interfaces.backend import Placement
 from unilaunch.rank import work
-from unilaunch.rank.identity import Rank
-from unilaunch.rank.status import STOP, Status, StatusPage
-
-
-def test_communication_is_ended_after_success_only() -> None:
-    """An error holds the frames that hold a recorded CUDA graph, and NCCL's end would wait for that graph for ever."""
-    backend, model = create_autospec(Backend, instance=True), create_autospec(Model, instance=True)
-    model.name, model.stops_patiently, backend.name = "gcn", False, "torch"
-    model.run.side_effect = ValueError("broken")
-    rank = MagicMock(world=MagicMock(rank=1, size=1))
-    with pytest.raises(ValueError, match="broken"):
-        work._run_model(rank, model, backend, None)
-    backend.stop.assert_not_called()
-
-    model.run.side_effect = None
-    model.run.return_value = {"loss": 1.0}
-    work._run_model(rank, model, backend, None)
-    backend.stop.assert_called_once_with()
 
 
 @pytest.mark.parametrize(("device", "error", "words"), [
@@ -56,36 +31,3 @@ def test_a_model_without_memory_is_one_line(
     assert line.startswith("unilaunch: rank 0 on a: out of memory: ")
     assert words in line
     assert describe_exception(error, 1, {}).cause is Cause.OUT_OF_MEMORY
-
-
-@pytest.mark.parametrize("by_user", [True, False])
-def test_a_stopped_rank_exits_with_the_others(monkeypatch: pytest.MonkeyPatch, *, by_user: bool) -> None:
-    """Its closed sockets would end a rank that is still in Open MPI, and the job's code would not say "go on"."""
-    agents, ranks = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    status = Status(ranks, StatusPage())
-    rank = MagicMock(world=MagicMock(rank=1), status=status)
-    monkeypatch.setattr(work, "_do", MagicMock(side_effect=StoppedError("stopped after epoch 20 of 200")))
-    if by_user:
-        agents.send(STOP)
-    with ThreadPoolExecutor(1) as thread, agents, ranks:
-        code = thread.submit(work.do_task, rank)
-        if by_user:
-            with pytest.raises(StillWorks):
-                code.result(0.3)
-            lines = agents.recv(1 << 16).splitlines()
-            assert isinstance(messages.decode(lines[-1])[1], messages.Done)
-            agents.shutdown(socket.SHUT_RDWR)
-        assert code.result(10) == REQUEUE
-
-
-def test_what_a_signal_handler_raises_meanwhile_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch does when a worker of a DataLoader has died, whose connection this rank has lost just before."""
-    worker = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
-    told = create_autospec(work._send_once, side_effect=[worker, 1])
-    monkeypatch.setattr(work, "_send_once", told)
-    before = signal.getsignal(signal.SIGCHLD)
-    try:
-        assert work._send_failure(ConnectionResetError("reset"), create_autospec(Rank, instance=True)) == 1
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-    assert told.call_args.args[0] is worker

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers import openmpi
 from unilaunch.launchers.ancestry import Daemon
 from unilaunch.launchers.openmpi import OpenMpi, has_fabric
 from unilaunch.rendezvous import mpi
@@ -53,39 +52,3 @@ def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, plac
     expects = not (own.startswith((" btl", "pml")) or has_fabric())
     assert chosen == ({"OMPI_MCA_btl": "^ofi"} if expects else {})
     assert "OMPI_MCA_btl" not in OpenMpi().mpi_variables(_found("4", 4, 2), daemon, {"HOME": str(tmp_path)})
-
-
-@pytest.mark.parametrize("device", ["sys/class/infiniband/mlx5_0", "sys/class/cxi/cxi0", "dev/hfi1_0"])
-def test_a_fabric_is_a_device_of_the_kernel(device: str, tmp_path: Path) -> None:
-    """A driver without a device is none."""
-    (tmp_path / device).parent.mkdir(parents=True)
-    assert not has_fabric(tmp_path)
-    (tmp_path / device).touch()
-    assert has_fabric(tmp_path)
-
-
-@pytest.mark.parametrize(("exported", "expected"), [({}, "1"), (EXPORTED, None)])
-def test_more_ranks_than_processors_give_way(exported: dict[str, str], expected: str | None) -> None:
-    """Unless the user said otherwise."""
-    many = (os.cpu_count() or 1) + 1
-    chosen = mpi.variables(_found("4", 2 * many, many), exported | LIBRARY)
-    assert chosen.get(YIELD) == expected
-
-
-@pytest.mark.parametrize(("line", "hosts", "expected"), [
-    ("", 2, {"min_v4": "60000", "min_v6": "60000", "range_v4": "200", "range_v6": "200"}),
-    ("btl_tcp_port_min_v4 = 7000", 2, {}), ("", 1, {}),
-])  # fmt: skip
-def test_tcp_uses_the_ports_of_the_kernel(
-    line: str, hosts: int, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An administrator can limit them to what a firewall opens; what the user chose takes precedence."""
-    (tmp_path / ".openmpi").mkdir()
-    (tmp_path / ".openmpi/mca-params.conf").write_text(f"{line}\n")
-    (tmp_path / "ports").write_text("60000\t60199\n")
-    monkeypatch.setattr(openmpi, "_KERNELS_PORTS", tmp_path / "ports")
-    environ = {"HOME": str(tmp_path)} | EXPORTED
-    chosen = OpenMpi().mpi_variables(_found("4", 2 * hosts, 2), None, environ)
-    prefix = "OMPI_MCA_btl_tcp_port_"
-    assert {name.removeprefix(prefix): value for name, value in chosen.items() if prefix in name} == expected
-    assert not OpenMpi().mpi_variables(_found("4", 4, 2), None, environ | PORTS)

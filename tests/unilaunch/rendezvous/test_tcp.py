@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -21,14 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from delays import is_delayed
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
 from unilaunch.interfaces.calls import CallLog
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.machine.connections import WELCOME, Dialer, dial, new_secret
+from unilaunch.machine.connections import Dialer, dial, new_secret
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
-from unilaunch.rendezvous import boards, tcp
+from unilaunch.rendezvous import boards
 from unilaunch.rendezvous.boards import Board, FileBoard, LaunchBoard, PublicBoard
 from unilaunch.rendezvous.tcp import TcpCollectives, TcpPeers, accept_ranks, join
 from unilaunch_graph.purpose import Purpose
@@ -92,16 +91,6 @@ def closing_all(peers: TcpPeers) -> Iterator[TcpPeers]:
             connection.close()
 
 
-def test_everyone_hears_everyone() -> None:
-    size = 3
-
-    def work(peers: TcpPeers) -> list[object]:
-        return [peers.share({"rank": peers.rank, "text": "x" * 100_000}), peers.share(None)]
-
-    expected = [{"rank": rank, "text": "x" * 100_000} for rank in range(size)]
-    assert _on_ranks(size, work) == [[expected, [None] * size]] * size
-
-
 def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever comes first; a caller without the start's secret gets no answer."""
     monkeypatch.setattr(boards, "_PATIENCE", 2.0)
@@ -133,44 +122,6 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
         LaunchBoard(_found(0, 3, ""), heard.where).post()
 
 
-@pytest.mark.timed
-def test_strangers_delay_nobody_and_are_not_let_in() -> None:
-    """200 silent ones, one with 100,000 brackets, one that claims 3 GB, one with another secret, one that stops.
-
-    They delay the ranks' meeting by less than 0.1 s.
-    """
-
-    def seconds(strangers: int) -> float:
-        run_id = uuid4().hex
-        found = [_found(rank, 2, run_id) for rank in range(2)]
-        with ThreadPoolExecutor(2) as pool, ExitStack() as kept:
-            first = pool.submit(join, found[0], 20.0, _board(found[0]))
-            meeting = _await(lambda: _board(found[1]).find())
-            if strangers:
-                for _ in range(strangers):
-                    kept.enter_context(socket.create_connection(meeting.places[0]))
-                for rude in (b"[" * 100_000, b"\xff" * 8 + b"x" * 1000, Dialer(bytes(32), "", 1).hello):
-                    kept.enter_context(socket.create_connection(meeting.places[0])).sendall(rude)
-                assert dial(meeting.places, new_secret(), 1, 2.0) is None
-            begin = time.monotonic()
-            second = pool.submit(join, found[1], 20.0, _board(found[1]))
-            with closing_all(first.result()) as zero, closing_all(second.result()) as one:
-                took = time.monotonic() - begin
-                heard = pool.submit(zero.share, 0)
-                assert one.share(1) == heard.result() == [0, 1]
-        return took
-
-    assert not is_delayed(lambda: seconds(0), lambda: seconds(200), 0.1)
-
-
-def _await(look: Callable[[], T | None]) -> T:
-    deadline = time.monotonic() + 10
-    while (found := look()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
 def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
     """A greeting whose sender has given up is nobody; a second one of the same rank is turned away."""
     secret = new_secret()
@@ -189,28 +140,6 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
         assert true.recv(3) == b"you"
     for connection in (*connections.values(), true, other):
         connection.close()
-
-
-def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
-    """A rank calls all addresses of rank 0 at once; it kept one, and rank 0 the other, where both were welcome."""
-    secret = new_secret()
-    listener = socket.create_server(("127.0.0.1", 0))
-    address, port = listener.getsockname()
-    with ThreadPoolExecutor(1) as pool, ExitStack() as kept:
-        accepted = pool.submit(accept_ranks, listener, {1, 2}, secret, time.monotonic() + 10)
-        calls = [kept.enter_context(socket.create_connection((address, port), 5)) for _ in range(2)]
-        welcomes, proofs = [], []
-        for connection in calls:
-            caller = Dialer(secret, f"{address} {port}", 1)
-            connection.sendall(caller.hello)
-            proofs.append(caller.feed(connection.recv(64, socket.MSG_WAITALL)))
-        for connection, proof in zip(calls, proofs, strict=True):
-            connection.sendall(proof)
-            welcomes.append(connection.recv(1))
-        other = dial([(address, port)], secret, 2, 5.0)
-        for connection in (*accepted.result().values(), *filter(None, [other])):
-            connection.close()
-    assert welcomes == [WELCOME, b""]
 
 
 def test_a_rank_of_an_earlier_start_is_refused() -> None:
@@ -307,18 +236,6 @@ def test_a_rank_that_goes_is_noticed_by_all(call: Callable[[TcpPeers], object]) 
     lost = _on_ranks(3, work)
     assert lost[0].startswith("rank 1 is lost")
     assert "is lost" in lost[2]
-
-
-def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads its data first, say: the time in which the ranks must connect begins when the last one comes."""
-    monkeypatch.setattr(tcp, "_MESH", 1.0)
-
-    def work(peers: TcpPeers) -> bool:
-        time.sleep(0 if peers.rank else 1.5)
-        peers.collectives().barrier()
-        return True
-
-    assert all(_on_ranks(3, work))
 
 
 def test_a_lost_host_is_noticed_while_nothing_is_sent() -> None:
