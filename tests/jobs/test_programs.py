@@ -1,16 +1,12 @@
 """The user's own scripts, modules and functions, unchanged, under a real mpirun."""
 
-import json
 import re
-import shutil
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from jobs.idx import first_images
-from jobs.mpirun import Launcher, alone, finish, unilaunch
+from jobs.mpirun import Launcher, alone, unilaunch
 
 PROGRAMS = Path(__file__).parent / "programs"
 MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
@@ -29,15 +25,6 @@ def test_a_script_for_torchrun_runs_unchanged(openmpi5: Launcher, tmp_path: Path
         assert where == f"{rank} path {PROGRAMS} argv {PROGRAMS / 'ddp.py'} file {PROGRAMS / 'ddp.py'}"
     assert len({who.partition("True")[2] for who, _ in said}) == 1
     assert "0/2 local 0" in job.stdout
-
-
-def test_arguments_may_differ_between_ranks(openmpi5: Launcher, tmp_path: Path) -> None:
-    """As a line that gives each rank its local rank by itself has them."""
-    (tmp_path / "train.py").write_text("import sys\nprint(*sys.argv[1:])\n")
-    start = f"exec {sys.executable} -m unilaunch run train.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK"
-    line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", "bash", "-c", start]
-    job = finish(line, tmp_path, None).check()
-    assert [job.said(rank) for rank in range(2)] == ["--local_rank 0\n", "--local_rank 1\n"]
 
 
 @pytest.mark.mindspore
@@ -59,21 +46,6 @@ def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(openmpi5: Launcher
         weights.append([sums for *_, sums in found])
     assert weights[0] == weights[1]
     assert [job.said(rank, "stderr").count("slow ranks (stragglers) will not be named") for rank in range(2)] == [1, 0]
-
-
-@pytest.mark.parametrize(("how", "returncode", "words"), [
-    ("raise", 1, "ValueError: broken on purpose"), ("exit", 7, "rank 1"),
-])  # fmt: skip
-def test_exit_codes_are_the_scripts(openmpi5: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
-    """The others do not outlive it; a traceback begins in the script, as plain Python prints it."""
-    job = openmpi5.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path)
-    assert job.returncode == returncode
-    assert words in job.console
-    assert len(list(tmp_path.glob("began.*"))) == 3
-    assert (job.failure(1)["rank"], job.failure(1)["exit_code"]) == (1, returncode)
-    if how == "raise":
-        trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
-        assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
 
 
 def test_a_last_word_is_a_failure(tmp_path: Path) -> None:
@@ -164,16 +136,6 @@ def test_a_process_that_a_rank_has_forked_is_no_rank(
     assert not list(job.output.glob("rank.*/failure.json"))
 
 
-def test_a_traceback_has_no_wrapper_of_a_backend(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Rank 1 leaves, and rank 0's barrier fails in torch, behind our measure of its waits."""
-    (tmp_path / "leave.py").write_text(
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "if dist.get_rank():\n    raise SystemExit\ndist.barrier()\n"
-    )
-    trace = openmpi5.unilaunch(2, ["run", "leave.py"], tmp_path).said(0, "stderr")
-    assert [word in trace for word in ("leave.py", "work.wait()", "unilaunch_torch")] == [True, True, False]
-
-
 def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
     """A wrapper's usual last line; the port that it held for the program is free then."""
     (tmp_path / "train.py").write_text(
@@ -181,30 +143,6 @@ def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -
     )
     (tmp_path / "wrapper.py").write_text("import os, sys\nos.execv(sys.executable, [sys.executable, 'train.py'])\n")
     assert openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check().said(1) == "2\n"
-
-
-def test_a_training_that_is_a_child_process_of_its_rank_is_told_what_to_do(tmp_path: Path) -> None:
-    """Torch says only that the address is in use: rank 0 serves the store there."""
-    (tmp_path / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
-    (tmp_path / "wrapper.py").write_text(
-        "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, 'train.py']))\n"
-    )
-    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "wrapper.py"], tmp_path)
-    assert job.returncode == 1
-    assert any("must become it (os.execv)" in line for line in job.refusals())
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
-    """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
-    body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
-    script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
-    (tmp_path / "hook.py").write_text(script)
-    job = unilaunch(["run", "hook.py"], tmp_path)
-    assert job.returncode == 1
-    assert ["Traceback" in text for text in (job.said(0, "stderr"), job.stderr)] == [broken, broken]
-    assert broken or "HOOK ValueError broken 4\n" in job.stderr
-    assert job.failure(0)["traceback"]
 
 
 #: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
@@ -229,17 +167,6 @@ def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
     assert unilaunch(["run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
 
 
-def test_a_script_alone_has_a_world_of_one_and_triton_reports_no_leak(tmp_path: Path) -> None:
-    """As under torchrun with one process. Triton would, of all that the import has exempted from the collector."""
-    triton = "import triton._C.libtriton\n" if find_spec("triton") else ""  # MindSpore imports it
-    (tmp_path / "main.py").write_text(
-        f"{triton}import torch\nimport os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "print(f\"{dist.get_rank()}/{dist.get_world_size()} local {os.environ['LOCAL_RANK']}\")\n"
-    )
-    job = unilaunch(["run", "main.py"], tmp_path).check()
-    assert (job.stdout, job.stderr) == ("0/1 local 0\n", "")
-
-
 def test_a_script_finds_the_modules_that_plain_python_finds(tmp_path: Path) -> None:
     """Files of the current folder replace none of Python's; with -P its own folder adds none to the user's."""
     files = {
@@ -256,14 +183,3 @@ def test_a_script_finds_the_modules_that_plain_python_finds(tmp_path: Path) -> N
     for script, variables in (("sub/main.py", safe), ("sub/path.py", {})):
         expected = alone([script], tmp_path, variables).check().stdout
         assert unilaunch(["run", script], tmp_path, variables).check().stdout == expected
-
-
-def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
-    """As JSON; a value that is none is refused in one line."""
-    shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
-    job = openmpi5.unilaunch(2, ["run", "package_of_functions:add", "--", "2", "second=3"], tmp_path).check()
-    value = json.loads((job.output / "rank.1" / "value.json").read_text())
-    assert (value["sum"], value["rank"], value["size"]) == (5, 1, 2)
-    job = openmpi5.unilaunch(2, ["run", "package_of_functions:unwritable"], tmp_path)
-    assert (job.returncode, "Traceback" in job.console) == (2, False)
-    assert any("returned a value that cannot be sent" in line for line in job.refusals())

@@ -5,19 +5,18 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jobs.mpirun import NUMPY, PAUSE, Finished, finish, unilaunch, wait_until
+from jobs.conftest import RUN
+from jobs.mpirun import PAUSE, Finished, finish, unilaunch, wait_until
 from jobs.preemption import ask, submit
 from jobs.slurm import lacking, slurm_cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
-RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 MPIRUN5 = str(Path(sys.executable).parent / "mpirun")
 
@@ -29,14 +28,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
         pytest.skip(f"no Slurm can be started here: this machine lacks {missing}")
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as environ:
         yield environ
-
-
-@pytest.fixture(scope="module")
-def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of one process."""
-    job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
-    losses: list[float] = job.check().result["loss"]
-    return losses
 
 
 def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, str]) -> Finished:
@@ -85,14 +76,6 @@ def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Pa
     assert failed.returncode != 0
     assert failed.seconds < 90
     assert failed.failure(1)["exit_code"] == 7
-
-
-def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """The script is no task of anybody's, though it has SLURM_NTASKS."""
-    shown = _srun("-N 2 -n 2", ["explain"], tmp_path, slurm).check().stdout
-    assert ("rank 0 of 2" in shown, "launcher: Slurm" in shown) == (True, True)
-    said = _submit(f"#!/bin/bash\n{shlex.join([*UNILAUNCH, 'explain'])}\n", slurm, tmp_path, "-n 2")
-    assert ("rank 0 of 1" in said, "launcher: none" in said) == (True, True)
 
 
 @pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", MPIRUN5])
@@ -151,36 +134,6 @@ def test_a_job_of_an_array_that_sbatch_was_given_goes_on_by_itself(
     assert folders[0].losses == folders[1].losses
 
 
-def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """One launch on each of two nodes; each step is made once."""
-    (tmp_path / "saving.py").write_text(
-        "import os, signal, sys, time\nfrom pathlib import Path\n"
-        "asked = []\nsignal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
-        "kept, steps = (Path(f'{name}.' + os.environ['RANK']) for name in ('kept', 'steps'))\n"
-        "for step in range(int(kept.read_text()) if kept.exists() else 0, 100):\n"
-        "    if asked: kept.write_text(str(step)); sys.exit(75)\n"
-        "    time.sleep(0.1); steps.open('a').write(f'{step}\\n')\n"
-    )
-    job = submit(["--nodes", "2", "--ntasks-per-node", "2", "--requeue", "saving.py"], tmp_path, slurm)
-    last = tmp_path / "steps.3"
-    for restarts in range(2):
-        job.await_start(restarts)
-        size = last.stat().st_size if last.exists() else 0
-        wait_until(partial(_has_grown, last, size))
-        if restarts:
-            ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
-        else:
-            job.preempt("urgent")
-    ended = job.await_end(200)
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
-    for rank in range(4):
-        assert (tmp_path / f"steps.{rank}").read_text().split() == [str(step) for step in range(100)]
-
-
-def _has_grown(file: Path, size: int) -> bool:
-    return file.exists() and file.stat().st_size > size
-
-
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     """Submit a script, wait until it has ended well, and return what it has written."""
     (folder / "job.sh").write_text(script)
@@ -230,18 +183,3 @@ def test_the_batch_file_that_launch_writes_is_submitted(
     result = Finished(0, said, "", 0.0, tmp_path).result
     assert result["world_size"] == int(size)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
-
-
-def test_a_batch_file_with_spaces_in_it_is_submitted(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """In the script's name, in its arguments and in a variable; each job of the array has its own output and folder."""
-    (tmp_path / "my job.py").write_text("import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['RANK'])\n")
-    options = ["-n", "2", "-x", "SAID=a b;c", "--console", "all", "--emit", "sbatch", "--array", "0-1", "--time", "5"]
-    options += ["--partition", "main", "--account", "me", "--cpus-per-task", "1", "--sbatch", '--comment="no 1"']
-    line = ["launch", *options, "my job.py", "--", "$HOME", "it's"]
-    (tmp_path / "job.sh").write_text(unilaunch(line, tmp_path).check().stdout)
-    finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(slurm)).check()
-    for index in range(2):
-        (said,) = tmp_path.glob(f"unilaunch-my-job.py-*_{index}.out")
-        assert sorted(said.read_text().splitlines()) == [f"""a b;c ['$HOME', "it's"] {rank}""" for rank in range(2)]
-        (folder,) = tmp_path.glob(f"log_output/*-{index}")
-        assert (folder / "rank.1" / "stdout").exists()
