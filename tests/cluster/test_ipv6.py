@@ -84,23 +84,6 @@ def test_a_script_for_torchrun_beside_ipv4(
     assert said == [f"{rank} 2 {own.addresses[0]} {interface}" for rank in range(2)]
 
 
-@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
-def test_doctor(hosts: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """It reaches every host by its address, and shows the address at which all reach rank 0."""
-    where = ",".join(f"[{address}]" for address in hosts.addresses)
-    line = [sys.executable, "-m", "unilaunch", "doctor", "--allow-run-as-root", "--mpirun", str(mpirun)]
-    job = hosts.run(0, [*line, "-H", where], tmp_path).check()
-    assert job.stdout.startswith("all 2 hosts are ready: ")
-    assert f"rank 0 reached at {hosts.addresses[0]} (eth0)" in job.stdout
-
-
-def test_a_failure_on_another_host_is_told(hosts: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """The control connection stands too: the launching host knows which rank failed, and where."""
-    (tmp_path / "fail.py").write_text("import os, sys\nif os.environ['RANK'] == '1': sys.exit(9)\n")
-    job = hosts.run(0, [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "fail.py"], tmp_path)
-    assert (job.returncode, "rank 1 on node1" in job.stderr) == (9, True)
-
-
 @pytest.mark.parametrize("launcher", ["torchrun", "Slurm"])
 def test_ranks_that_meet_over_sockets(hosts: Cluster, launcher: str, curve: list[float], tmp_path: Path) -> None:
     """Through a file in the home folder, from which they take rank 0's IPv6 address."""
