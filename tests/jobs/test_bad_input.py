@@ -7,7 +7,7 @@ from shutil import copytree, ignore_patterns
 import pytest
 
 import unilaunch
-from jobs.mpirun import BACKEND, NUMPY, Finished, Launcher
+from jobs.mpirun import BACKEND, NUMPY, Finished, Launcher, alone
 from jobs.mpirun import unilaunch as command
 from unilaunch.errors import LauncherError
 
@@ -86,6 +86,22 @@ LEFT = {"RANK": "0", "SIZE": "4", "LOCAL_RANK": "0", "LOCAL_SIZE": "4"}
 def test_variables_that_mpi_does_not_confirm(variables: dict[str, str], words: list[str], tmp_path: Path) -> None:
     """Several ranks by the variables, one by MPI: refused with both numbers, and with the remedy."""
     _check_refused(command(["run"], tmp_path, variables), "rank 0 of 1", *words)
+
+
+def test_interrupt_is_one_line(tmp_path: Path) -> None:
+    """Ctrl-C under no launcher: no traceback, 128 + SIGINT."""
+    interrupt = (
+        "import os, signal, threading, time\n"
+        "from pathlib import Path\n"
+        "def interrupt():\n"
+        "    log = Path('log_output/rank.0/stderr')\n"
+        "    while not (log.exists() and 'epoch 1/' in log.read_text()): time.sleep(0.1)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=interrupt, daemon=True).start()\n"
+        "from unilaunch.cli import main; main()\n"
+    )
+    job = alone(["-c", interrupt, "run", "--data-dir", "data", "--epochs", "1000000"], tmp_path)
+    assert (job.returncode, job.refusals(), "Traceback" in job.console) == (130, ["unilaunch: interrupted"], False)
 
 
 def test_a_refusal_is_shown_however_late_rank_0_is(launcher: Launcher, tmp_path: Path) -> None:

@@ -157,6 +157,19 @@ threading.Thread(target=save).start()
 """
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
+    """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
+    body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
+    script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
+    (tmp_path / "hook.py").write_text(script)
+    job = unilaunch(["run", "hook.py"], tmp_path)
+    assert job.returncode == 1
+    assert ["Traceback" in text for text in (job.said(0, "stderr"), job.stderr)] == [broken, broken]
+    assert broken or "HOOK ValueError broken 4\n" in job.stderr
+    assert job.failure(0)["traceback"]
+
+
 @pytest.mark.parametrize("name", ["package.tool", "package"])
 def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
     """With this folder first in sys.path, as with python -m; it is __main__ to the end."""

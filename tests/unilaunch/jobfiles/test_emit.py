@@ -206,6 +206,25 @@ def test_a_job_that_goes_on(tmp_path: Path) -> None:
     assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
 
 
+@pytest.mark.parametrize(("words", "environ", "job"), [
+    ("--epochs 30", {}, "36"), ("train.py", {}, "36"),
+    ("--array 0-3 --epochs 30", {"SLURM_ARRAY_JOB_ID": "33", "SLURM_ARRAY_TASK_ID": "3"}, "33_3"),
+])  # fmt: skip
+def test_a_job_that_asks_for_it_requeues_itself(
+    words: str, environ: Mapping[str, str], job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an array that job alone: the last one has the id of the whole array, by which Slurm would stop the others."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    for name, does in (("srun", "exit 75"), ("scontrol", 'echo "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    script = _emit("sbatch", f"-n 2 --requeue {words}")
+    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", "UNILAUNCH_SECRET": "0a" * 16, **environ}
+    done = subprocess.run(["bash"], input=script, env=slurm, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
+
+
 @pytest.mark.parametrize(("words", "folder"), [
     ("--output-dir runs", "--output-dir runs"), ("--checkpoint-dir kept", "--checkpoint-dir kept"), ("", ""),
 ])  # fmt: skip
