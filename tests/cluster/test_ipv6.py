@@ -64,13 +64,6 @@ def _meet(hosts: Cluster, mpirun: Path, folder: Path, options: list[str]) -> lis
     return [" ".join([*words[:2], *words[-2:]]) for words in said]
 
 
-@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
-def test_a_script_for_torchrun(hosts: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """Two ranks of one host and one of another meet at the IPv6 address."""
-    said = _meet(hosts, mpirun, tmp_path, ["-H", "node0:2,node1:1"])
-    assert said == [f"{rank} 3 {hosts.addresses[0]} eth0" for rank in range(3)]
-
-
 @pytest.mark.parametrize(
     ("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("5.0", "twin")], indirect=["mpirun"]
 )
@@ -109,22 +102,3 @@ def test_a_name_that_is_a_loopback_address_on_its_own_host(
     own = make_cluster(2, named_loopback=True)
     said = _meet(own, mpirun, tmp_path, ["-H", "node0:1,node1:1", "--master-addr", "node0"])
     assert said == [f"0 2 {own.addresses[0]} eth0", "1 2 node0 eth0"]
-
-
-def test_a_host_without_an_ipv4_loopback(make_cluster: MakeCluster, curve: list[float], tmp_path: Path) -> None:
-    """A job on one host meets at ::1 there, and nobody else can call it."""
-    own = make_cluster(1, version=6)
-    own.run(0, ["ip", "address", "del", "127.0.0.1/8", "dev", "lo"], tmp_path).check()
-    own.run(0, ["ip", "link", "set", "eth0", "down"], tmp_path).check()
-    meeting = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "::1",
-        "MASTER_PORT": "29500",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    jobs = [
-        own.start(0, [sys.executable, *RUN], tmp_path, NUMPY | meeting | {"RANK": str(rank)}) for rank in range(2)
-    ]  # fmt: skip
-    ended = [job.finish() for job in jobs]
-    assert all(job.returncode == 0 for job in ended), [job.console for job in ended]
-    np.testing.assert_allclose(ended[0].result["loss"], curve, rtol=0, atol=1e-5)

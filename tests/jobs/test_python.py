@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from jobs.mpirun import NUMPY, Launcher, alone
+from jobs.mpirun import Launcher, alone
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
@@ -59,16 +59,6 @@ def test_the_pages_on_python_run(tmp_path: Path) -> None:
     (tmp_path / "second.py").write_text(function + indent(job_that_runs, "    ") + "    print(result.returncode)\n")
     printed = alone(["second.py"], tmp_path, ROOT).check().stdout.splitlines()
     assert [text in printed for text in ("[4.0, 5.0]", "--lr 0.1", "0")] == [True, True, True]
-
-
-def test_the_data_folder_of_the_machine_holds_for_a_launch_from_python_too(tmp_path: Path) -> None:
-    """UNILAUNCH_DATA, as for `unilaunch launch`; a data_dir of the call wins."""
-    call = "import unilaunch; unilaunch.launch('gcn', nprocs=1, dataset='sbm', epochs=1, backend='numpy'{})"
-    variables = {"UNILAUNCH_DATA": str(tmp_path / "sets"), **ROOT, **NUMPY}
-    alone(["-c", call.format("")], tmp_path, variables).check()
-    assert list((tmp_path / "sets" / "partitions").iterdir())
-    alone(["-c", call.format(", data_dir='own'")], tmp_path, variables | {"UNILAUNCH_DATA": "/dev/null"}).check()
-    assert list((tmp_path / "own" / "partitions").iterdir())
 
 
 def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from unilaunch.job import attempt, attempts, login
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
-from unilaunch.job.stop import UserSignals, noting_signals
+from unilaunch.job.stop import UserSignals
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
@@ -108,12 +107,3 @@ def test_ranks_that_never_began_are_tried_again(
     )
     attempts.run_attempts(_plan("-n 1 --max-restarts 1", {}), {}, Caller(UserSignals(), attended=True))
     assert start.call_count == starts
-
-
-def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not be restored, and the job's result would be lost."""
-    before = signal.getsignal
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGUSR1 else before(number))
-    with noting_signals(UserSignals()):
-        assert before(signal.SIGUSR1) == signal.SIG_DFL
-        assert before(signal.SIGTERM) != signal.SIG_DFL
