@@ -47,9 +47,11 @@ except KeyboardInterrupt:
 """
 
 
-def _start(launcher: Launcher, seconds: str, folder: Path, *, before: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
+def _start(
+    launcher: Launcher, seconds: str, folder: Path, *, program: str = SAVE, before: tuple[str, ...] = ()
+) -> "subprocess.Popen[str]":
     """Start three ranks that save for so many seconds, and wait until all are up."""
-    (folder / "save.py").write_text(SAVE)
+    (folder / "save.py").write_text(program)
     job = subprocess.Popen(
         [*before, *_launch(launcher), "save.py", "--", seconds], cwd=folder, text=True, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -133,6 +135,36 @@ def test_a_second_signal_ends_at_once(openmpi5: Launcher, tmp_path: Path) -> Non
     assert time.monotonic() - begin < 20
 
 
+#: What saves is a thread, and an exit function, which begin when the script's last line has run; rank 2 fails to.
+THREAD = """
+import atexit, os, signal, sys, threading, time
+from pathlib import Path
+rank, stopped = os.environ["RANK"], []
+def save(name):
+    time.sleep(1.5)
+    Path(f"{name}.{rank}").touch()
+signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+atexit.register(save, "left")
+Path(f"up.{rank}").touch()
+while not stopped:
+    time.sleep(0.05)
+if rank == "2":
+    os.kill(os.getpid(), signal.SIGSEGV)
+threading.Thread(target=save, args=("saved",)).start()
+"""
+
+
+def test_threads_and_exit_functions_save_though_nobody_reads_the_console(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Ctrl-C ends `| tee` too: what launch says finds no reader, and the ranks get the signal all the same."""
+    job = _start(openmpi5, "", tmp_path, program=THREAD)
+    assert job.stdout
+    job.stdout.close()
+    job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 130
+    assert _marks(tmp_path, "saved") == _marks(tmp_path, "left") == ["0", "1"]
+    assert "SIGSEGV" in (tmp_path / "log_output" / "rank.2" / "failure.json").read_text()
+
+
 def test_nohup_outlives_the_terminal(openmpi5: Launcher, tmp_path: Path) -> None:
     """A SIGHUP that was ignored at the start stays ignored, by launch as by the guards."""
     job = _start(openmpi5, "0", tmp_path, before=("nohup",))
@@ -173,6 +205,15 @@ def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
 
 
+def test_a_rank_that_has_forked_gets_the_signal(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Though a process that it has forked, and that comes out of the script, has ended well."""
+    forking = SAVE.replace('mark("up")', "os.fork() or sys.exit(0); time.sleep(0.5); mark('up')")
+    job = _start(openmpi5, "0", tmp_path, program=forking)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    assert _marks(tmp_path, "saved") == ["0", "1"]
+
+
 @pytest.mark.usefixtures("by_numpy")
 @pytest.mark.parametrize(
     ("launcher", "number"), [("4.1", signal.SIGINT), ("5.0", signal.SIGUSR1)], indirect=["launcher"]
@@ -195,3 +236,22 @@ def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.S
     assert f"resumed after epoch {stopped}" in resumed.console
     whole = unilaunch(["run", *options, epochs], tmp_path).check()
     np.testing.assert_allclose(resumed.result["loss"], whole.result["loss"], rtol=0, atol=1e-9)
+
+
+def test_a_second_signal_ends_the_ranks_though_nobody_reads(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As under `less`: a write of launch waits for the reader."""
+    (tmp_path / "loud.py").write_text(
+        "import os, signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "Path('up.0').write_text(str(os.getpid()))\nsys.stderr.write('x' * 400_000)\ntime.sleep(100)\n"
+    )
+    words = [*_launch(openmpi5, 1), "--grace", "60", "loud.py"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+        rank = int(wait_until(lambda: (tmp_path / "up.0").exists() and (tmp_path / "up.0").read_text()))
+        time.sleep(1)  # the pipe is full
+        for _ in range(2):
+            job.send_signal(signal.SIGTERM)
+            time.sleep(1)
+        try:
+            wait_until(lambda: not Path(f"/proc/{rank}").exists(), 10)
+        finally:
+            job.communicate(timeout=60)

@@ -1,56 +1,127 @@
-"""An unprivileged user of this machine calls every socket on which a job listens, and does the job no harm."""
+"""An unprivileged user of this machine attacks a job whose public names and numbers are known.
 
+The stranger calls every listening process, so the two share a separate network: another test's mpirun might crash.
+"""
+
+import ctypes
+import json
 import os
 import shutil
+import socket
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import finish
+from jobs.mpirun import finish, unilaunch
+from jobs.slurm import lacking, slurm_cluster
 
-#: Each new socket of another user's gets rude words, a greeting without a proof, and callers that say nothing.
-STRANGER = r"""
-import os, socket, time
-from contextlib import suppress
-from pathlib import Path
-held, called = [], set()
-while True:
-    lines = [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
-    for words in map(str.split, lines):
-        port = int(words[1].rpartition(":")[2], 16)
-        if words[3] == "0A" and int(words[7]) != os.getuid() and port not in called:
-            called.add(port)
-            for said in (b"[" * 100_000 + b"\n", b"\xff" * 1000, b"unilnch1" + bytes(68), *[b""] * 25):
-                with suppress(OSError):
-                    held.append(socket.create_connection(("127.0.0.1", port), 0.5))
-                    held[-1].sendall(said)
-            print(port, flush=True)
-    time.sleep(0.02)
-"""
-#: In a network of their own: another test's mpirun might crash.
-TOGETHER = """
-ip link set lo up
-setpriv --reuid 65534 --regid 65534 --clear-groups "$PYTHON" -c "$STRANGER" > called &
-"$@"; code=$?; kill $!; exit $code
-"""
-STARTS = {
-    "launch": ["-m", "unilaunch", "launch", "--launcher", "direct", "-n", "2", "gcn"],
-    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "static", "--master-port",
-                 "29531", "-m", "unilaunch", "run", "gcn"],
-}  # fmt: skip
+pytestmark = pytest.mark.usefixtures("by_numpy")
+
+STRANGER = Path(__file__).parent / "programs" / "stranger.py"
+NOBODY = 65534
+PORT = 29531
+RUN = ["-m", "unilaunch", "run", "--epochs", "5", "--data-dir", "data"]
+LONG = ["--epochs", "400", "--data-dir", "data"]
 
 
-@pytest.mark.usefixtures("by_numpy")
-@pytest.mark.parametrize("start", STARTS)
-def test_a_stranger_harms_no_job(start: str, tmp_path: Path) -> None:
-    """He is no rank and no agent, and neither his words nor his silence stop or delay the job for long."""
+@pytest.fixture(autouse=True)
+def own_network() -> Iterator[None]:
+    """Move this thread, and so all that it starts, into a network namespace with a loopback interface alone."""
     if os.geteuid():
         pytest.skip("no other user can be had: this machine lacks root")
+    library = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open() as before:
+        assert library.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNET
+        try:
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            # Slurm's daemons ask for names with AI_ADDRCONFIG, which finds nothing where 127.0.0.1 is all there is.
+            for own in {"192.0.2.1", socket.gethostbyname(socket.gethostname())} - {"127.0.0.1"}:
+                subprocess.run(["ip", "address", "add", f"{own}/32", "dev", "lo"], check=True)
+            yield
+        finally:
+            assert library.setns(before.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+
+
+@contextmanager
+def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, int]]:
+    """Have a stranger attack while the block runs; at its end say what he has achieved."""
+    folder_of_his = Path(tempfile.mkdtemp())  # he cannot read pytest's
+    folder_of_his.chmod(0o755)
+    copy = Path(shutil.copy(STRANGER, folder_of_his))
+    copy.chmod(0o644)
     python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
-    line = [sys.executable, *STARTS[start], "--epochs", "20", "--data-dir", "data"]
-    variables = {"STRANGER": STRANGER, "PYTHON": python, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    job = finish(["unshare", "--net", "sh", "-c", TOGETHER, "sh", *line], tmp_path, variables)
-    assert job.check().result["world_size"] == 2
-    assert (tmp_path / "called").read_text(), "the stranger found no socket of the job: this test has shown nothing"
-    assert len(list(job.output.glob("rank.*"))) == 2
+    achieved: dict[str, int] = {}
+    with subprocess.Popen(
+        [python, str(copy), str(seconds), str(folder), *runs], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+        env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as stranger:  # fmt: skip
+        assert stranger.stdin
+        assert stranger.stdout
+        assert stranger.stdout.readline() == "ready\n"
+        yield achieved
+        stranger.stdin.close()
+        achieved |= json.loads(stranger.stdout.readline())
+    shutil.rmtree(folder_of_his)
+
+
+def _is_unharmed(achieved: Mapping[str, int]) -> None:
+    assert achieved["called"], "the stranger found no socket of the job: this test has shown nothing"
+    assert achieved["believed"] == achieved["let in"] == achieved["read"] == 0
+
+
+def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> None:
+    """He is not rank 0, not rank 1, reads nothing, and neither he nor his silent connections stop the job."""
+    line = [str(Path(sys.executable).parent / "torchrun"), "--nnodes", "1", "--nproc-per-node", "2", "--rdzv-backend",
+            "static", "--master-port", str(PORT)]  # fmt: skip
+    cache = tmp_path / "cache"
+    with _attacked(12, cache, f"torchrun-none-127.0.0.1-{PORT}") as achieved:
+        job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)})
+        assert job.check().result["world_size"] == 2
+    _is_unharmed(achieved)
+    assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
+
+
+def test_a_stranger_under_launch(tmp_path: Path) -> None:
+    """The monitor listens too; a stranger's messages to it end nothing."""
+    words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2", *LONG]
+    with _attacked(10, tmp_path / "log_output") as achieved:
+        assert unilaunch(words, tmp_path).check().result["world_size"] == 2
+    assert achieved["called"]
+    assert achieved["believed"] == achieved["let in"] == 0
+
+
+def test_a_stranger_between_two_nodes(tmp_path: Path) -> None:
+    """He calls node 0 before node 1 does, and knows all but the secret: he is no node, and no rank."""
+    words = ["launch", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29533"]
+    environ = {"UNILAUNCH_SECRET": os.urandom(16).hex()}
+    with _attacked(10, tmp_path / "log_output") as achieved, ThreadPoolExecutor() as nodes:
+        first = nodes.submit(unilaunch, [*words, *LONG, "--node-rank", "0"], tmp_path, environ)
+        time.sleep(1.0)
+        second = nodes.submit(unilaunch, [*words, *LONG, "--node-rank", "1"], tmp_path, environ)
+        assert first.result().check().result["world_size"] == 4
+        assert second.result().returncode == 0
+    assert achieved["called"]
+    assert achieved["believed"] == achieved["let in"] == 0
+
+
+def test_a_stranger_under_srun(tmp_path: Path) -> None:
+    """The numbers of jobs and steps are public too."""
+    if missing := lacking():
+        pytest.skip(f"no Slurm can be started here: this machine lacks {missing}")
+    (tmp_path / "slurm").mkdir()
+    cache = tmp_path / "cache"
+    with (
+        slurm_cluster(tmp_path / "slurm") as slurm,
+        _attacked(12, cache, "slurm-1.0") as achieved,  # a fresh Slurm's first job
+    ):
+        environ = {**slurm, "XDG_CACHE_HOME": str(cache)}
+        job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ)
+        assert job.check().result["launcher"] == "Slurm"
+    _is_unharmed(achieved)

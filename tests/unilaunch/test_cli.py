@@ -1,17 +1,40 @@
 """The command line: one line and exit code 2 for what is not allowed, before anything is done."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from unilaunch.errors import SpecError
 from unilaunch.spec.options import parse
 
 
 def _unilaunch(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "unilaunch", *arguments]
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], "train: no such command; type unilaunch launch"),
+        (["run", "--epoch", "3"], "--epoch: no such option; did you mean --epochs?"),
+        (["run", "--epoch=3"], "did you mean --epochs?"),
+        (["run", "-z"], "-z: no such option"),
+        (["run", "--epochs"], "--epochs: expected one argument"),
+        (["run", "gcn", "mnist"], "'mnist': there is one TARGET"),
+        (["partition", "--epochs", "3"], "--epochs: no such option"),
+    ],
+    ids=["command", "nearest", "with =", "unlike any", "no value", "two targets", "another command's"],
+)
+def test_what_is_no_option_is_refused(arguments: list[str], words: str) -> None:
+    """The word is quoted, and the nearest option named."""
+    with pytest.raises(SpecError) as refusal:
+        parse(arguments)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("arguments", [["launch", "-n", "2", "train.py"], ["run", "train.py"]])
@@ -41,6 +64,16 @@ def test_a_refusal_is_one_line_and_exit_code_2(arguments: str, tmp_path: Path) -
     assert line.startswith("unilaunch: ")
 
 
+def test_the_exit_code_stays_where_nobody_reads_the_errors(tmp_path: Path) -> None:
+    """As in `2>&1 | head -1`: Python itself would exit with 120."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    line = [sys.executable, "-m", "unilaunch", "launch", "--no-such-option"]
+    done = subprocess.run(line, cwd=tmp_path, stderr=writing, check=False)
+    os.close(writing)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-"])
 def test_outputs_that_are_closed(closed: str, tmp_path: Path) -> None:
     """As daemons start programs; the output is in the rank's files."""
@@ -67,10 +100,13 @@ def test_the_doctor_checks_the_hosts_of_the_environment(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("words", "error"), [
     (["-x", "train.py"], "-x train.py: no TARGET is given: does this option lack its value?"),
     (["-x", "A B=3", "train.py"], "-x: must be a variable, NAME or NAME=VALUE, not 'A B=3'"),
+    (["--mca", "btl=self", "x", "train.py"], "--mca: must be the parameter's name and its value, as two words: --mca"),
     (["--observe", "otlp=collector", "train.py"], "--observe otlp=collector: must be an address, such as http://HOST"),
     (["--observe", "curves", "train.py"], "--observe: must be an observer's name, and where: tensorboard=FOLDER"),
+    (["--observe", "wandb=x", "train.py"], "no observer 'wandb'; installed: mlflow, otlp, tensorboard"),
     (["--dataset", f"/{'a' * 300}.py", "--seed", "x"], "--seed: must be a whole number, not 'x'"),
-], ids=["-x", "space", "address", "where", "long"])  # fmt: skip
+    (["-n", "many", "train.py"], "-n many: expected a number of ranks, gpu, cpu or auto"),
+], ids=["-x", "space", "one word", "address", "where", "nobody", "long", "-n"])  # fmt: skip
 def test_a_value_that_is_missing_or_wrong_starts_nothing(words: list[str], error: str, tmp_path: Path) -> None:
     """An option that took the script for its value left the built-in GCN, which trained."""
     (tmp_path / "train.py").touch()

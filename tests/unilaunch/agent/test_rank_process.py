@@ -14,7 +14,7 @@ from unilaunch.agent.channel import Channel
 from unilaunch.agent.output import HiddenOutput, Output
 from unilaunch.agent.processes import Loop
 from unilaunch.agent.progress import ProgressTeller
-from unilaunch.agent.rank_process import RankProcess
+from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.folder.failure import Cause
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Progress
 from unilaunch.rank.status import Pace, StatusPage
@@ -69,6 +69,18 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
         rank.tick(time.monotonic() + 60.0)
     (failure,) = [message.failure for message in passed_on if isinstance(message, Failed)]
     assert failure.cause is cause
+
+
+def test_the_last_output_is_read_however_late_the_agent_is() -> None:
+    """It was held for seconds between the rank's exit and its look at what is due: nothing was read in between."""
+    with _rank() as (rank, _):
+        os.write(rank.channel._ranks_ends[0], b"the last line\n")
+        rank.exited(0, resource.getrusage(resource.RUSAGE_SELF))
+        late = time.monotonic() + 5.0
+        rank.tick(late)
+        assert rank.state.value == State.EXITED.value
+        rank.tick(late + 5.0)
+        assert rank.state.value == State.ENDED.value
 
 
 def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -21,7 +22,8 @@ from unilaunch.errors import InputError
 from unilaunch.folder import claim
 from unilaunch.folder.files import write_json, write_users
 from unilaunch.folder.folder import OutputFolder, Use
-from unilaunch.monitor.reports import write_report
+from unilaunch.monitor.inbox import RankSeen
+from unilaunch.monitor.reports import keep_reports, write_report
 
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"
@@ -172,6 +174,24 @@ def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch
     for run in ("first", "second"):
         _open(tmp_path, 2, run)
     assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.1"]
+
+
+def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An earlier run's are moved, the user's own stay, and what cannot be kept is said in a line."""
+    told = {rank: RankSeen(run="first", host="node1", value=rank) for rank in range(3)}
+    keep_reports(tmp_path, 3, told)
+    (tmp_path / "rank.1").rename(tmp_path / "kept")
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / "thesis").write_text("only copy")
+    keep_reports(tmp_path, 3, {rank: replace(said, run="second") for rank, said in told.items()})
+    assert (tmp_path / "rank.1" / "thesis").read_text() == "only copy"
+    assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.2"]
+    assert json.loads((tmp_path / "rank.2" / "value.json").read_text()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir ")
+    (tmp_path / "result.json").write_text("the user's")
+    keep_reports(tmp_path, 3, {0: RankSeen(run="third", host="node1", result={})})
+    assert (tmp_path / "result.json").read_text() == "the user's"
 
 
 @pytest.mark.system

@@ -107,3 +107,16 @@ def test_ranks_that_never_began_are_tried_again(
     )
     attempts.run_attempts(_plan("-n 1 --max-restarts 1", {}), {}, Caller(UserSignals(), attended=True))
     assert start.call_count == starts
+
+
+def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, and the job is worth a restart, though mpirun has started no rank."""
+    failed, well = LaunchResult(255, (), None, Path(), None), LaunchResult(0, (), None, Path(), None)
+    closed = create_autospec(login.closed_hosts, side_effect=[{}, {"b": "b: ssh b: no route"}, {}])
+    monkeypatch.setattr(attempts, "run_attempt", create_autospec(attempt.run_attempt, side_effect=[failed, well]))
+    monkeypatch.setattr(login, "closed_hosts", closed)
+    caller = Caller(UserSignals(), attended=True)
+    assert attempts.run_attempts(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
+    assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err

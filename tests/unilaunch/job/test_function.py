@@ -121,6 +121,35 @@ def test_a_script_that_ranks_cannot_load_is_refused(
     assert find_function(main.__dict__["train"]).target.name == f"{main.__file__}:train"
 
 
+def test_a_debugged_script_is_found_and_a_notebooks_modules_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pdb deletes __spec__ of the script that it runs; ranks need the folders that a notebook added to sys.path."""
+    main = ModuleType("__main__")
+    del main.__spec__
+    main.__file__ = str(tmp_path / "job.py")
+    Path(main.__file__).touch()
+    for name in ("barn", "shed"):
+        (tmp_path / name / "of_cells").mkdir(parents=True)
+        (tmp_path / name / "of_cells" / f"in_{name}.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / name)
+    (tmp_path / "farm_of_cells.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    cells = [
+        "", "import json, zlib, farm_of_cells\nfrom numpy import linalg\nfrom of_cells import in_shed",
+        "def work():\n    from of_cells.in_barn import __name__\n    farm_of_cells, json, linalg, in_shed, zlib",
+    ]  # fmt: skip
+    exec("\n".join(cells), main.__dict__)  # noqa: S102  (as IPython runs cells)
+    main.__dict__["work"]()
+    assert find_function(main.__dict__["work"]).target.name == f"{main.__file__}:work"
+    del main.__file__
+    main.__dict__["In"] = cells
+    found = find_function(main.__dict__["work"])
+    assert found.target.name == "<cells 1, 2>:work"
+    assert found.roots == (tmp_path, tmp_path / "shed", tmp_path / "barn")
+
+
 def test_arrays_in_many_arguments_fit_into_a_command_line(tmp_path: Path) -> None:
     """Those that fit no more are in files."""
     arrays = {f"array{number}": np.zeros(5000) for number in range(60)}

@@ -81,6 +81,22 @@ def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
     assert _line(words, {"PATH": "/bin", "HOME": "/root"}) == ["/mpi/bin/mpirun", *expected.split(), *GCN]
 
 
+@pytest.mark.parametrize(("mpi", "words", "environ", "expected"), [
+    ("Open MPI 4", "", {}, "ssh"),
+    ("Open MPI 5", "", {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b"}, ""),
+    ("Open MPI 4", "--mca plm_rsh_agent rsh:ssh", {}, ""),
+    ("Open MPI 5", "--mpi-arg=--prtemca --mpi-arg=plm_ssh_agent --mpi-arg=x", {}, ""),
+    ("MPICH 5", "", {}, "ssh"),
+    ("MPICH 5", "", {"HYDRA_BOOTSTRAP": "slurm"}, ""),
+], indirect=["mpi"])  # fmt: skip
+def test_hosts_are_visited_as_mpirun_visits_them(
+    mpi: str, words: str, environ: dict[str, str], expected: str
+) -> None:  # fmt: skip
+    """With the user's own ssh; not where mpirun uses something else."""
+    plan = _plan(f"-n 2 -H a:1,b:1 {words}", environ)
+    assert plan.starter.login_command(plan.request) == expected.split()
+
+
 @pytest.mark.parametrize(("quota", "words", "ranks"), [
     (0.5, "", 1), (2.5, "", 2), (9.0, "", 4), (None, "", 4), (1.0, "-n 3", 3), (1.0, "-H a:2", 2),
 ])  # fmt: skip

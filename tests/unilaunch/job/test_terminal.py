@@ -1,13 +1,17 @@
 """The text of the live line, and the job's output above it."""
 
+import fcntl
 import os
 import pty
 import termios
+import time
 
 import pytest
+from typing_extensions import override
 
 from unilaunch.interfaces.step import Step
 from unilaunch.job.terminal import BannerFilter, Live, describe
+from unilaunch.machine.limits import allow_files
 from unilaunch.monitor.inbox import RankSeen
 
 
@@ -23,6 +27,27 @@ def test_the_slowest_rank_is_named() -> None:
     assert describe({0: RankSeen(host="a", progress={"phase": "program"}), 1: RankSeen()}) == ""
     shown = describe({0: _seen(Step("epoch\n\x1b[2J", 1, values={"small": 2e-7}))})
     assert ("small 2.000e-07" in shown, "\n" in shown, "\x1b" in shown) == (True, False, False)
+
+
+def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.CaptureFixture[str]) -> None:
+    """It has read a piece, and gets no processor before mpirun has ended."""
+
+    class Late(BannerFilter):
+        @override
+        def feed(self, data: bytes) -> bytes:
+            time.sleep(1.5)
+            return super().feed(data)
+
+    assert allow_files(2000)
+    low, writing = os.pipe()
+    reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)  # as in a process with many open files
+    os.close(low)
+    live = Live(shown=False)
+    live.banner = Late()
+    with os.fdopen(reading, "rb", 0) as errors, live.passing(None, errors):
+        os.write(writing, b"the last line\n")
+        os.close(writing)
+    assert capfd.readouterr().err == "the last line\n"
 
 
 def test_a_line_that_a_rank_has_not_ended_stays_alone(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import re
 import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from command_line import launch_options
 from unilaunch.errors import SpecError
+from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
@@ -125,6 +127,7 @@ def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.C
 
 @pytest.mark.parametrize(("words", "expected"), [
     ("-n 4 -H a:2,b:2 --device cuda --threads 3", {"gres": "gpu:2", "cpus-per-task": "3"}),
+    ("-n 3 -H a:2,b:1 --device cuda", {"gres": "gpu:2"}),
     pytest.param("-n 4 --device npu --backend mindspore", {"gres": "npu:4"}, marks=pytest.mark.mindspore),
     ("-n 4 -H a:2,b:2 --device cuda --map-by seq", {"gres": None}),
     ("-n 4 --device cpu", {"gres": None, "cpus-per-task": None}),
@@ -137,9 +140,12 @@ def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.C
     ("-n 64", {"nodes": "1"}), ("-n 256 --ntasks-per-node 64", {"nodes": "4"}),
     ("-n 256 --device cuda", {"nodes": None, "nodelist": None, "ntasks-per-node": None, "gres": None}),
     ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
+    ("--nodes 2 --gpus-per-node h100.80gb:4", {"ntasks": "8", "ntasks-per-node": "4", "gpus-per-node": "h100.80gb:4"}),
+    ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
     ("-n 7 --nodes 2 --device cuda", {"ntasks": "7", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
     ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
     ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
+    ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
     ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
     ("-n 2 --grace 89.5", {"signal": "USR1@90"}),
     ("-n 2 --grace 90 --container-image image train.py", {"signal": "TERM@90"}),
@@ -147,6 +153,7 @@ def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.C
     ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
     ("-H a:4,b:4 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "4"}),
     ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}),
+    ("-n 2 --job-name=first", {"job-name": "first"}),
     ("-n 4 -c 3 -t 12:00:00 -p gpu -A me --qos high", {"ntasks": "4", "cpus-per-task": "3", "time": "12:00:00",
                                                        "partition": "gpu", "account": "me", "qos": "high"}),
     ("-n 2 -o %j.log --mail-type END -C a100 --mem-per-cpu 2G",
@@ -174,13 +181,17 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str | None]) ->
     ("-n 2 --grace 90 --bind-to none", "--grace: srun starts the ranks then, and not mpirun: leave out --bind-to"),
     ("--ntasks-per-node 4 --gpus-per-node a100:2", "--gpus-per-node a100:2: each of the 4 ranks of a node takes a GPU"),
     ("--gpus-per-node a100:0", "--gpus-per-node: must be written as 4 or TYPE:4, such as a100:4, not 'a100:0'"),
+    ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
+    ("-n 2 --signal USR1@65536", "--signal: must be written as USR1@60"),
     ("-n 2 --sbatch qos=high", "--sbatch: must be one option of sbatch, as --qos=high, not 'qos=high'"),
     ("-H a:4,b:4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU: start at most 2"),
     ("--gres gpu:8 --nodes 2", "--gres: type the GPUs of each node: --gpus-per-node 4"),
+    ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
     ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
     ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
     ("-n 2 --array 0-3 --checkpoint-dir kept", "--array: all jobs of the array would write into --checkpoint-dir kept"),
     ("-n 2 --nodes 8", "-n 2 --nodes 8: 6 nodes would have no rank: give --nodes 2, or -n 8 or more"),
+    ("-n 2 --grace 1e5", "--emit sbatch --grace 100000: expected at most 65535 seconds"),
     ("-n 2 --container-image i --output-dir ../out", "--output-dir ../out: a container cannot mount it"),
     ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
 ])  # fmt: skip
@@ -280,6 +291,15 @@ def test_what_only_launch_does_is_not_dropped(option: str) -> None:
     """Launch does not run there."""
     with pytest.raises(SpecError, match=f"--emit sbatch {option}: only launch"):
         _emit("sbatch", f"-n 2 -H a:1,b:1 {option}")
+
+
+def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Open MPI's is taken to be where the job will run, at the path that was given."""
+    monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert "mpirun" in _emit("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
+    words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
+    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in _emit("sbatch", words, {"PATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob"])

@@ -14,6 +14,7 @@ import yaml
 from command_line import launch_options
 from crds.checking import faults
 from unilaunch.errors import SpecError
+from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
@@ -181,6 +182,18 @@ def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_job_has_the_name_and_the_namespace_that_the_user_gives(kind: str) -> None:
+    """So have its runtime and its Secret."""
+    words = "-n 2 --name my-run --namespace team-a -x HF_TOKEN=s train.py"
+    objects = _objects(kind, words)
+    assert {(one["metadata"]["name"], one["metadata"]["namespace"]) for one in objects} == {("my-run", "team-a")}
+    text = _emit(kind, words)
+    assert "kubectl create secret generic my-run -n team-a " in text
+    assert "unilaunch-train" not in text
+    assert all("namespace" not in one["metadata"] for one in _objects(kind, "-n 2"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_of_this_machine_is_not_in_the_manifest(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its devices, what a variable says of it, and an address of a shell for torch.distributed; other options are."""
     monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
@@ -313,24 +326,40 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
         assert len(limits) == (2 if form == "mpijob" else 1)
 
 
+def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An MPICH here does not matter; one that the user names is refused."""
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version:    4.0'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
+    environ = {"PATH": f"{tmp_path}:/bin"}
+    assert "mpiImplementation: OpenMPI" in _emit("mpijob", "-n 2", environ)
+    with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
+        _emit("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
+
+
 @pytest.mark.parametrize(("kind", "words", "refusal"), [
     ("mpijob", "-n 3 -H a:2,b:1", "every worker has the same number of ranks, not a: 2, b: 1"),
     ("mpijob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
     ("mpijob", "-n 3 --nodes 2", "give -n as a multiple of 2"),
+    ("mpijob", "-n 2 --nodes 2 -H a:1,b:1", "leave one out"),
     ("jobset", "-n 2 -H a:1,b:1", "give the number of all ranks, -n, and leave -H"),
     ("jobset", "-n 3 --ranks-per-pod 2", "--ranks-per-pod 2: every pod has as many ranks: give -n as a multiple of 2"),
     ("jobset", "-n 2 --ranks-per-pod 2 -x UNILAUNCH_SECRET=a", "the manifest gives each pod its own: leave it out"),
     ("trainjob", "-n 4 --ranks-per-pod 2 --map-by slot", "--emit trainjob: no mpirun starts the ranks: leave out"),
     ("jobset", "-n 2 --nnodes 2", "--nnodes 2: leave it out"), ("mpijob", "-n 2 --nnodes 2", "type --nodes 2"),
+    ("jobset", "--epochs 2", "give the number of all ranks, -n"),
     ("jobset", "-n 2 --bind-to none", "--bind-to none: a rank has a pod, and its processors, to itself: leave it out"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("trainjob", "-n 2 --cwd /data", "--cwd /data: the ranks start in the image's folder"),
     ("mpijob", "--nodes 2 --nproc-per-node 4", "leave it out, and give the number of all ranks: -n 8"),
     ("jobset", f"-n 2 {RESTARTS} --output-dir '/output/{{date}}'", "{date} is another one at each start"),
     ("mpijob", f"-n 2 {RESTARTS} --output-dir '/output/{{job}}'", "{job} is another one at each start"),
+    ("jobset", "-n 2 --memory lots", "--memory: must be"),
     ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
+    ("jobset", "-n 2 --name a-", "--name: must be"),
     ("jobset", f"-n 2 --name {'a' * 45}", "--name: must be"),
     ("jobset", "-n 2 --volume a:/x --volume b:/x/", "--volume: /x is mounted twice"),
+    ("jobset", "-n 2 --image ''", "--image: must be"),
     ("jobset", "-n 2 train.py \udcff", r"'\udcff': not UTF-8, and a manifest holds nothing else: write it in UTF-8"),
     ("jobset", "-n 2 -x RANK=0", "-x RANK: the manifest gives each pod its own: leave it out"),
     ("mpijob", "--cpus 4", "-n: how many ranks?"),

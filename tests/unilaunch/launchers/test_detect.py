@@ -186,6 +186,13 @@ def test_a_missing_variable_is_refused(launcher: str, name: str) -> None:
         launchers.detect(environ)
 
 
+@pytest.mark.parametrize("launcher", ["openmpi-4.1.4", "mpich-5.0.2", "torchrun-2.13"])
+def test_a_local_rank_beyond_the_local_size_is_refused(launcher: str) -> None:
+    """It would be given another rank's device, or none."""
+    with pytest.raises(EnvironmentMismatchError, match=f"{NEEDED[launcher][2]}=7 is not below"):
+        launchers.detect(_captured(launcher) | {NEEDED[launcher][2]: "7"})
+
+
 @pytest.mark.parametrize("name", ["slurm-22.05-one-task", "slurm-22.05-batch-from-srun"])
 def test_a_shell_in_a_task_names_no_start(name: str) -> None:
     """Two runs in srun --pty bash are two starts: the second would otherwise write into the first one's folder."""

@@ -3,12 +3,13 @@
 import json
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from unilaunch.errors import InputError
-from unilaunch.folder.claim import MARKER, Marker
+from unilaunch.folder.claim import MARKER, Marker, claim
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.files import write_failure
 from unilaunch.folder.folder import SOCKET
@@ -30,6 +31,15 @@ def test_a_monitor_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
         with pytest.raises(InputError, match=r"the job's monitor does not answer within 0.1 s: if launch is paused"):
             ask(tmp_path, "/status")
     os.close(folder)
+
+
+def test_a_job_on_hosts_with_other_file_systems_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`launch` keeps how their ranks ended."""
+    ranks = {rank: RankSeen(run="a run", host=f"node{rank}", device="cpu", exit_code=0) for rank in range(2)}
+    keep_reports(tmp_path, 2, ranks)
+    assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
+    head, _, first, _ = capsys.readouterr().out.splitlines()
+    assert (head, first.split()[:6]) == ("done: 2 ranks", ["0", "node0", "cpu", "exit", "code", "0"])
 
 
 def test_a_job_that_has_ended_has_the_fields_of_one_that_runs(
@@ -63,6 +73,17 @@ def test_a_job_that_was_ended_from_outside_was_stopped(
     write_failure(tmp_path / "rank.0", Failure(cause, "its end", code, rank=0))
     assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
     assert capsys.readouterr().out.startswith(f"{state}: 1 rank: ")
+
+
+def test_a_job_whose_agents_still_tidy_up_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They hold the folder's lock for a moment after mpirun has ended."""
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "end", "exit_code": 0}\n')
+    held = claim(tmp_path, "a run")
+    assert isinstance(held, int)
+    threading.Timer(0.5, os.close, [held]).start()
+    assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
+    assert capsys.readouterr().out.startswith("done: 1 rank")
 
 
 def test_a_job_of_another_host_may_still_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.folder.failure import Cause, Failure, describe_exception, describe_exit
 from unilaunch.folder.result import JobFailed, LaunchResult
 from unilaunch.interfaces.step import Step
-from unilaunch.monitor.verdict import judge, ranks, show
+from unilaunch.monitor.verdict import describe, judge, ranks, show
 
 KILLED = describe_exit(-9)
 RESET = describe_exception(RuntimeError("Connection closed by peer [10.0.0.3]:3"), 1, {"phase": "train"})
@@ -134,6 +134,25 @@ def test_consequences_that_differ_in_a_port_are_one_line() -> None:
     text = show(judge([_of(1000, KILLED), *(_of(rank, failure) for rank, failure in enumerate(kinds))]), unseen=False)
     assert text.count("after it") == 9
     assert text.endswith("unilaunch:   after it 12 more ranks: report.json names them\n")
+
+
+def test_a_message_begins_where_it_says_something() -> None:
+    """MindSpore's of an operator that a device lacks, in its first lines."""
+    rule = "-" * 52
+    message = f"\n{rule}\n- Kernel select failed:\n{rule}\nSelect CPU operator[AlltoAll] fail! Unsupported data type!\n"
+    failure = describe_exception(RuntimeError(message), 1, {})
+    assert describe(failure) == (
+        "RuntimeError: Select CPU operator[AlltoAll] fail! Unsupported data type! (exit code 1)"
+    )
+    assert describe(describe_exception(ValueError("-"), 1, {})) == "ValueError: - (exit code 1)"
+    assert describe(describe_exception(AssertionError(), 1, {})) == "AssertionError (exit code 1)"
+
+
+def test_a_message_that_is_a_traceback_says_how_it_ends() -> None:
+    """As of a process that torch.multiprocessing.spawn has started."""
+    message = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File ...\n"
+    error = RuntimeError(f"{message}ValueError: broken\n")
+    assert describe(describe_exception(error, 1, {})) == "RuntimeError: ValueError: broken (exit code 1)"
 
 
 def test_a_rank_that_has_left_is_named_where_a_peer_was_lost() -> None:

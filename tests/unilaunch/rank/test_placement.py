@@ -1,5 +1,9 @@
 """Devices and threads, from what all ranks see."""
 
+import os
+import stat
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,6 +69,37 @@ def test_devices_without_commas_are_refused(variable: str, tmp_path: Path) -> No
     with pytest.raises(EnvironmentMismatchError, match=f"{variable}='0 1': put commas between the devices: 0,1"):
         visible_devices({variable: "0 1"}, tmp_path)
     assert visible_devices({variable: " 0, 1 "}, tmp_path)
+
+
+DENIED = """
+import os, sys
+from pathlib import Path
+from unilaunch.machine.devices import visible_devices
+folder = Path(sys.argv[1])
+(folder / "cgroup.procs").write_text("0")
+print(*visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, Path(sys.argv[2]))["cuda"])
+print(*visible_devices({}, Path(sys.argv[2]))["cuda"])
+"""
+
+
+@pytest.mark.system
+def test_a_device_is_named_by_its_file_where_the_others_are_denied(tmp_path: Path) -> None:
+    """Srun --gpus-per-task=1: each task has CUDA_VISIBLE_DEVICES=0, and its cgroup makes that another device."""
+    cgroups = Path("/sys/fs/cgroup/devices")
+    if os.geteuid() or not os.access(cgroups / "cgroup.procs", os.W_OK):
+        pytest.skip("this machine lacks root or the cgroup of devices (v1)")
+    cgroup = cgroups / f"unilaunch-{os.getpid()}"
+    for number in range(3):
+        os.mknod(tmp_path / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(195, number))
+    cgroup.mkdir()
+    try:
+        for number in (0, 2):
+            (cgroup / "devices.deny").write_text(f"c 195:{number} rwm")
+        line = [sys.executable, "-c", DENIED, str(cgroup), str(tmp_path)]
+        shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    finally:
+        cgroup.rmdir()
+    assert shown.split() == ["1", "1"]
 
 
 def test_local_rank_takes_its_device_on_uneven_hosts() -> None:

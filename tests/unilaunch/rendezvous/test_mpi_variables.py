@@ -52,3 +52,20 @@ def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, plac
     expects = not (own.startswith((" btl", "pml")) or has_fabric())
     assert chosen == ({"OMPI_MCA_btl": "^ofi"} if expects else {})
     assert "OMPI_MCA_btl" not in OpenMpi().mpi_variables(_found("4", 4, 2), daemon, {"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("device", ["sys/class/infiniband/mlx5_0", "sys/class/cxi/cxi0", "dev/hfi1_0"])
+def test_a_fabric_is_a_device_of_the_kernel(device: str, tmp_path: Path) -> None:
+    """A driver without a device is none."""
+    (tmp_path / device).parent.mkdir(parents=True)
+    assert not has_fabric(tmp_path)
+    (tmp_path / device).touch()
+    assert has_fabric(tmp_path)
+
+
+@pytest.mark.parametrize(("exported", "expected"), [({}, "1"), (EXPORTED, None)])
+def test_more_ranks_than_processors_give_way(exported: dict[str, str], expected: str | None) -> None:
+    """Unless the user said otherwise."""
+    many = (os.cpu_count() or 1) + 1
+    chosen = mpi.variables(_found("4", 2 * many, many), exported | LIBRARY)
+    assert chosen.get(YIELD) == expected

@@ -98,6 +98,15 @@ def test_the_port_of_a_run_that_has_just_ended_is_free_again() -> None:
     again.listener.close()
 
 
+def test_the_interface_that_was_asked_for_is_taken() -> None:
+    """Rank 0 offers that interface's addresses, and every rank's variables name it."""
+    for meeting in _meet(RunSpec(interface="lo"), num_hosts=2):
+        assert isinstance(meeting, Rendezvous)
+        assert (meeting.address, meeting.interface) == ("127.0.0.1", "lo")
+        if meeting.listener:
+            meeting.listener.close()
+
+
 @pytest.mark.parametrize(("arrived", "named", "expected"), [
         ({"a0": "10.0.0.1", "a1": "10.0.0.1", "b0": "fd00::1", "b1": "fd00::1"}, "ib0", ["A", "10.0.0.1", "ib0"]),
         ({"a0": "10.0.0.1", "b0": "fd00::1", "b1": "fd00::1"}, "ib0", ["B", "fd00::1", "ib0"]),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
 from unilaunch.interfaces.calls import CallLog
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.machine.connections import Dialer, dial, new_secret
+from unilaunch.machine.connections import WELCOME, Dialer, dial, new_secret
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
-from unilaunch.rendezvous import boards
+from unilaunch.rendezvous import boards, tcp
 from unilaunch.rendezvous.boards import Board, FileBoard, LaunchBoard, PublicBoard
 from unilaunch.rendezvous.tcp import TcpCollectives, TcpPeers, accept_ranks, join
 from unilaunch_graph.purpose import Purpose
@@ -142,6 +142,28 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
         connection.close()
 
 
+def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
+    """A rank calls all addresses of rank 0 at once; it kept one, and rank 0 the other, where both were welcome."""
+    secret = new_secret()
+    listener = socket.create_server(("127.0.0.1", 0))
+    address, port = listener.getsockname()
+    with ThreadPoolExecutor(1) as pool, ExitStack() as kept:
+        accepted = pool.submit(accept_ranks, listener, {1, 2}, secret, time.monotonic() + 10)
+        calls = [kept.enter_context(socket.create_connection((address, port), 5)) for _ in range(2)]
+        welcomes, proofs = [], []
+        for connection in calls:
+            caller = Dialer(secret, f"{address} {port}", 1)
+            connection.sendall(caller.hello)
+            proofs.append(caller.feed(connection.recv(64, socket.MSG_WAITALL)))
+        for connection, proof in zip(calls, proofs, strict=True):
+            connection.sendall(proof)
+            welcomes.append(connection.recv(1))
+        other = dial([(address, port)], secret, 2, 5.0)
+        for connection in (*accepted.result().values(), *filter(None, [other])):
+            connection.close()
+    assert welcomes == [WELCOME, b""]
+
+
 def test_a_rank_of_an_earlier_start_is_refused() -> None:
     """The name of the start is the same, as under torchrun with a static rendezvous; the secret is not."""
     run_id = uuid4().hex
@@ -236,6 +258,18 @@ def test_a_rank_that_goes_is_noticed_by_all(call: Callable[[TcpPeers], object]) 
     lost = _on_ranks(3, work)
     assert lost[0].startswith("rank 1 is lost")
     assert "is lost" in lost[2]
+
+
+def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads its data first, say: the time in which the ranks must connect begins when the last one comes."""
+    monkeypatch.setattr(tcp, "_MESH", 1.0)
+
+    def work(peers: TcpPeers) -> bool:
+        time.sleep(0 if peers.rank else 1.5)
+        peers.collectives().barrier()
+        return True
+
+    assert all(_on_ranks(3, work))
 
 
 def test_a_lost_host_is_noticed_while_nothing_is_sent() -> None:

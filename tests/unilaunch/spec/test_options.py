@@ -57,6 +57,14 @@ def test_several_values_and_none(words: list[str], environ: dict[str, str], fiel
     assert _read(words, **environ)[field] == value
 
 
+@pytest.mark.parametrize(("words", "field", "value"), [
+    (["--output-dir", "-out"], "output_dir", "-out"),
+    (["--mpi-arg", "--report-bindings", "--mpi-arg", "-v"], "mpi_args", ["--report-bindings", "-v"]),
+])  # fmt: skip
+def test_values_that_begin_with_a_dash(words: list[str], field: str, value: object) -> None:
+    assert parse(["launch", *words])[field] == value
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ('target = "gcn"\nargs = 5\n', "args: must be a list, not 5"),
     ('target = "gcn"\nargs = [1, 2]\n', "args.0: must be a valid string, not 1"),

@@ -93,9 +93,9 @@ def test_every_fault_is_in_the_one_line() -> None:
 
 
 @pytest.mark.parametrize(("fields", "words"), [
-    ({"timeout": "nan"}, "--timeout"),
+    ({"timeout": "nan"}, "--timeout"), ({"timeout": "0"}, "--timeout"), ({"threads": "0"}, "--threads"),
     ({"hosts": ""}, "--hosts: must be a name or an address, not ''"), ({"ouput_dir": "x"}, "did you mean output_dir"),
-    ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"),
+    ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"), ({"seed": 2**32}, "--seed"),
     # Linux sends at most 127 probes: with more the control connection could not be made.
     ({"host_timeout": "86401"}, "--host-timeout: must be less than or equal to 86400"),
     ({"output_dir": "runs/{job:5}"}, "--output-dir: must be a folder whose placeholders are"),
