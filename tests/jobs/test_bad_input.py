@@ -21,6 +21,7 @@ def _check_refused(job: Finished, *words: str) -> None:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--num-parts", "3"], ["--num-parts 3", "2 ranks", "mpirun -n 3"]),
+    (["--dataset", "corra"], ["'corra'", "did you mean 'cora'"]),
     (["--epochs", "0", "--lr", "fast"], ["--epochs", "greater than or equal to 1", "--lr", "'fast'"]),
     (["--device", "cuda"], ["no cuda device is visible", "CUDA_VISIBLE_DEVICES", "--device cpu"]),
     (["--partition-dir", "/proc/here"], ["/proc/here", "--partition-dir"]),

@@ -1,5 +1,6 @@
 """A training that ends early and goes on: elsewhere, on the other framework, after a kill."""
 
+import os
 import sys
 from pathlib import Path
 from shutil import copytree
@@ -109,6 +110,39 @@ def test_checkpoints_that_cannot_be_read_stop_the_job(
     assert [job.failure(rank)["exit_code"] for rank in range(2)] == [2, 2]
     assert not list(job.output.glob("rank.*/epochs.jsonl"))
     assert {path.name: path.read_bytes() for path in folder.glob("epoch-*")} == before
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ([], "--checkpoint-dir models: it holds checkpoints: --resume, or another folder"),
+    (["--resume"], "--resume: models holds best.safetensors alone, from which no training goes on"),
+])  # fmt: skip
+def test_another_trainings_best_model_stays(arguments: list[str], words: str, trained: Path) -> None:
+    """Though nothing else is in the folder."""
+    best = trained / "models" / "best.safetensors"
+    best.parent.mkdir()
+    (trained / "log_output" / "checkpoints" / best.name).rename(best)
+    before = best.read_bytes()
+    job = unilaunch(["run", *OPTIONS, "--epochs", "6", "--checkpoint-dir", "models", *arguments], trained)
+    assert words in job.refusal()
+    assert best.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", ["3", "0"], ids=["another training", "the same"])
+def test_a_best_model_beside_a_damaged_checkpoint(seed: str, trained: Path) -> None:
+    """Another training's stays; of the same training it is made again."""
+    folder, models = trained / "log_output" / "checkpoints", trained / "models"
+    models.mkdir()
+    for name in ("best.safetensors", "final.safetensors"):
+        (folder / name).rename(models / name)
+    os.truncate(models / "final.safetensors", 100)
+    before = (models / "best.safetensors").read_bytes()
+    options = ["--epochs", "6", "--seed", seed, "--checkpoint-dir", "models", "--resume"]
+    job = unilaunch(["run", *OPTIONS, *options], trained)
+    assert "models/final.safetensors is damaged" in job.console
+    assert job.returncode == (0 if seed == "0" else 2), job.console
+    if seed == "3":
+        assert "models/best.safetensors is of another training (its seed is 0, not 3)" in job.console
+        assert (models / "best.safetensors").read_bytes() == before
 
 
 def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

@@ -34,6 +34,14 @@ def test_a_script_needs_nothing_but_python(tmp_path: Path) -> None:
     assert logs == [[[str(rank), "5", str(rank), "5", None, None], ["--lr", "0.1"]] for rank in range(5)]
 
 
+def test_ranks_that_would_each_start_the_job_are_refused(tmp_path: Path) -> None:
+    """The ranks' program is `launch` itself; a script of theirs may start other jobs."""
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    job = _launch("-n 2 -m unilaunch launch -n 1 --output-dir inner train.py", tmp_path)
+    assert (job.returncode, "has started 2 processes of `unilaunch launch`" in job.console) == (2, True)
+    assert "trained" not in job.console
+
+
 def test_the_line_of_a_dry_run_can_be_typed_and_holds_no_secret(tmp_path: Path) -> None:
     """It starts the same ranks in the same way."""
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['RANK'], os.environ['API_KEY'])\n")
@@ -118,6 +126,14 @@ def test_programs_of_mpi_get_an_mpirun(program: str, options: str, code: int, ex
     assert expected in job.console
 
 
+def test_a_number_of_ranks_by_what_is_here(tmp_path: Path) -> None:
+    """One for each core; a GPU that is not there is named."""
+    (tmp_path / "train.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
+    assert int(_launch("--nproc-per-node cpu train.py", tmp_path).check().stdout) >= 1
+    job = _launch("--nproc-per-node gpu train.py", tmp_path)
+    assert (job.returncode, "no device is visible" in job.console) == (2, True)
+
+
 def test_a_job_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller keeps its children and its signals: it starts one process, which is gone afterwards."""
     monkeypatch.chdir(tmp_path)
@@ -126,6 +142,18 @@ def test_a_job_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     result = unilaunch.launch("train.py:main", nprocs=3, rate=4, launcher="direct")
     assert [rank.value for rank in result.ranks] == [8, 8, 8]
     assert children() == before
+
+
+def test_a_restart_is_another_attempt(tmp_path: Path) -> None:
+    """Of the same ranks, which learn how often the job was started."""
+    (tmp_path / "train.py").write_text(
+        "import os, sys, time\nfrom pathlib import Path\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print('attempt', attempt)\nsaid = Path('said.' + attempt)\nif os.environ['RANK'] == '0': said.touch()\n"
+        "while not said.exists(): time.sleep(0.05)\n"  # a failure ends rank 0, even before it has printed
+        "if attempt < '2' and os.environ['RANK'] == '1': sys.exit(3)\n"
+    )
+    job = _launch("-n 2 --max-restarts 2 train.py", tmp_path).check()
+    assert job.stdout == "attempt 0\nattempt 1\nattempt 2\n"
 
 
 _LEAVES = (

@@ -9,6 +9,8 @@ import pytest
 from jobs.mpirun import Finished, Launcher, alone, processes_in, unilaunch, wait_until
 
 WRITING = str(Path(__file__).parent / "programs" / "writing.py")
+#: Python 3.12 itself freezes some hundred objects; a framework has 100,000.
+STATE = "import gc{}; print(gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() // 1000)"
 
 
 def _start(launcher: Launcher, start: str, words: list[str], folder: Path) -> Finished:
@@ -44,3 +46,13 @@ def test_no_byte_is_lost(openmpi5: Launcher, start: str, how: str, modules: list
     assert not lost, job.console
     assert len(expected) >= 10
     assert expected["text"] == 22
+
+
+@pytest.mark.parametrize(
+    ("start", "imports"), [("run", ", torch"), ("launch", ", torch"), ("launch", ""), ("mpirun", "")]
+)
+def test_the_collector_is_as_in_plain_python(openmpi5: Launcher, start: str, imports: str, tmp_path: Path) -> None:
+    """Also after the import of a framework, by the rank or for all ranks of a host."""
+    (tmp_path / "state.py").write_text(STATE.format(imports))
+    job = _start(openmpi5, start, ["state.py"], tmp_path).check()
+    assert {*job.stdout.splitlines()} == {*alone(["state.py"], tmp_path).stdout.splitlines()}

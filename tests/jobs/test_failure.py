@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Finished, Launcher, unilaunch
+from jobs.mpirun import Finished, Launcher, processes_in, unilaunch, wait_until
 
 #: A `sitecustomize.py`: the monitor waits for the failures of all ranks, however late they come on a busy machine.
 PATIENT = "import unilaunch.monitor.monitor as monitor\nmonitor.SETTLE = 60.0\n"
@@ -34,6 +34,22 @@ def test_the_others_can_go_on(launcher: Launcher, how: str, code: int, end: str,
     assert job.returncode == code
     assert sorted(path.name for path in tmp_path.glob("done.*")) == ["done.0", "done.2"]
     assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
+
+
+def test_a_program_that_ends_after_a_failure_keeps_what_it_has_written(tmp_path: Path) -> None:
+    """With --no-abort the job ends with its last program, also while that rank still prepares its own end.
+
+    The file is not closed, and only the end of the interpreter would destroy what holds it.
+    """
+    (tmp_path / "script.py").write_text(
+        f"{HEAD}import signal\nnative = signal.signal\n"
+        "def slow(*words):\n    time.sleep(1)\n    return native(*words)\n"
+        "if rank == 1: sys.exit(3)\n"
+        "time.sleep(1)\nfile = open('result', 'w')\nfile.write('done')\nsignal.signal = slow\n"
+    )
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "--no-abort", "script.py"], tmp_path)
+    assert job.returncode == 3
+    assert (tmp_path / "result").read_text() == "done"
 
 
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
@@ -126,6 +142,44 @@ def test_after_a_failure_ranks_that_save_have_the_grace(start: str, openmpi5: La
     late = unilaunch([*words, "--grace", "1.5", "save.py"], tmp_path)
     assert (late.returncode, (tmp_path / "saved").exists()) == (1, False)
     assert "did not end within the 1.5 s of --grace: killed" in late.console
+
+
+def test_a_failed_rank_ends_with_its_threads(tmp_path: Path) -> None:
+    """As in plain Python: one that writes a checkpoint in the background writes it to its end."""
+    (tmp_path / "save.py").write_text(
+        f"{HEAD}import threading\n"
+        "def save():\n    time.sleep(3); open(f'saved.{rank}', 'w').close()\n"
+        "if rank == 1:\n    threading.Thread(target=save).start()\n    raise ValueError('broken on purpose')\n"
+        "time.sleep(60)\n"
+    )
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "save.py"], tmp_path)
+    assert job.returncode == 1
+    assert "failed: ValueError: broken on purpose" in job.stderr
+    assert (tmp_path / "saved.1").exists()
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(0)", 0), ("raise ValueError('broken on purpose')", 1)])
+def test_a_program_that_closes_every_descriptor_ends_as_in_plain_python(end: str, code: int, tmp_path: Path) -> None:
+    """A failure is still shown and is that of its rank, though the connections to the agent are closed, too."""
+    (tmp_path / "close.py").write_text(f"{HEAD}os.closerange(3, 256)\nif rank == 1: {end}\n")
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "close.py"], tmp_path)
+    assert job.returncode == code
+    assert [job.said(rank, "stderr").count("ValueError: broken on purpose") for rank in range(2)] == [0, code]
+    assert all("rank 1" in line for line in job.refusals() if "failed" in line)
+
+
+@pytest.mark.timed
+def test_a_bare_mpirun_has_one_verdict(launcher: Launcher, tmp_path: Path) -> None:
+    """Printed once, by rank 0's guard; who failed, at what, and where its log is; the job's exit code is his."""
+    script = "print('working', file=sys.stderr)\ntime.sleep(0.2)\nif rank == 2: os._exit(9)\ntime.sleep(60)\n"
+    job = _job(launcher, "mpirun", [], tmp_path, script)
+    assert job.returncode == 9
+    assert job.seconds < 30
+    assert sum("failed" in line for line in job.refusals()) == 1
+    failure = job.failure(2)
+    assert (failure["exit_code"], failure["phase"], failure["last_lines"]) == (9, "program", ["working"])
+    assert job.report["first"] == failure
+    wait_until(lambda: not list(processes_in(tmp_path)), 10)  # an agent may outlive mpirun for a moment
 
 
 CRASH = """

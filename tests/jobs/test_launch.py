@@ -8,7 +8,7 @@ from socket import gethostname
 import pytest
 
 import unilaunch
-from jobs.mpirun import Launcher, alone, finish
+from jobs.mpirun import Finished, Launcher, alone, finish
 from jobs.mpirun import unilaunch as command
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -35,6 +35,15 @@ def test_a_single_rank_has_every_core_and_does_not_wait_for_an_empty_input(launc
     for redirection in ("</dev/null", "<&-"):
         job = finish(["sh", "-c", f'exec "$@" {redirection}', "sh", *words], tmp_path, None).check()
         assert job.stdout == f"{mine} {len(mine)} ['']\n"
+
+
+@pytest.mark.parametrize("start", ["launch -n 2", "run"])
+def test_pythons_development_mode_warns_of_nothing_of_ours(start: str, openmpi5: Launcher, tmp_path: Path) -> None:
+    """What it prints is about the script."""
+    (tmp_path / "train.py").write_text("print('here')\n")
+    options = [*openmpi5.options, "--console", "all"] if "launch" in start else []
+    job = command([*start.split(), *options, "train.py"], tmp_path, {"PYTHONDEVMODE": "1"}).check()
+    assert (set(job.stdout.split()), job.stderr) == ({"here"}, "")
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -99,6 +108,19 @@ def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
     job = openmpi5.launch(2, ["say.py"], tmp_path).check()
     assert ("I am 0" in job.stdout, "I am 1" in job.stdout, job.said(1)) == (True, False, "I am 1\n")
     assert "I am 1" in openmpi5.launch(2, ["--console", "all", "say.py"], tmp_path).check().stdout
+
+
+def _of_12(launcher: Launcher, limits: str, folder: Path) -> Finished:
+    (folder / "say.py").write_text("import os; open(f\"up.{os.environ['RANK']}\", 'w').close()\n")
+    words = ["launch", "-n", "12", *launcher.options, "say.py"]
+    return finish(["prlimit", f"--nofile={limits}", sys.executable, "-m", "unilaunch", *words], folder, None)
+
+
+def test_many_ranks_with_few_open_files(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The soft limit is raised as far as the ranks need; a hard one is said, with what to raise."""
+    job = _of_12(openmpi5, "64:4096", tmp_path).check()
+    assert (len(list(tmp_path.glob("up.*"))), "ulimit" in job.console) == (12, False)
+    assert "ulimit -Hn allows 64 open files, and 12 ranks need up to" in _of_12(openmpi5, "64:64", tmp_path).console
 
 
 def test_jobs_of_one_user_share_no_folder(launcher: Launcher, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The commands of the README, under both Open MPI versions."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,28 @@ def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, 
     named = [line.rpartition(" ")[2] for line in job.refusals()]
     assert len(named) == (launcher.version == "5.0")
     assert all("accuracy" in next(tmp_path.glob(f"{pattern}0.out")).read_text() for pattern in named)
+
+
+def test_a_file_gets_what_mpirun_would_have_shown(openmpi5: Launcher, tmp_path: Path) -> None:
+    """In whole lines, with mpirun's own words after them; a script may have an option of mpirun's name."""
+    (tmp_path / "script.py").write_text(
+        "import os, sys, time\nfrom pathlib import Path\nprint('rank', os.environ['RANK'], *sys.argv[1:])\n"
+        "Path('printed.' + os.environ['RANK']).touch()\n"
+        "while len(list(Path().glob('printed.*'))) < 2: time.sleep(0.01)\n"  # the first exit ends the other rank
+        "sys.exit(7)\n"
+    )
+    line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    own = [sys.executable, "-m", "unilaunch", "run", "script.py", "--", "--output-filename", "x"]
+    for options in ([], ["--output", "dir=log,merge-stderr-to-stdout"]):
+        for mark in tmp_path.glob("printed.*"):
+            mark.unlink()
+        with (tmp_path / "console").open("w") as console:
+            done = subprocess.run([*line, *options, *own], cwd=tmp_path, stdout=console, stderr=console, check=False)
+        said = (tmp_path / "console").read_text()
+        assert done.returncode == 7
+        assert [said.count(f"rank {rank} --output-filename x\n") for rank in (0, 1)] == [1, 1], said
+        assert "Exit code:    7" in said
+        assert ("does not show: log/prterun-" in said) == bool(options)
 
 
 def test_defaults_end_with_a_readable_summary(openmpi5: Launcher, tmp_path: Path) -> None:

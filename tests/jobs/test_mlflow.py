@@ -69,6 +69,14 @@ def test_the_servers_curve_is_that_of_the_result(openmpi5: Launcher, server: str
     assert [each["value"] for each in metrics] == pytest.approx(job.result["loss"], abs=1e-9)
 
 
+@one_server
+def test_the_users_experiment_is_taken(openmpi5: Launcher, server: str, tmp_path: Path) -> None:
+    """As MLflow's own programs read it."""
+    _launch(openmpi5, f"{server}/", tmp_path, "--epochs", "2", experiment="the user's").check()
+    experiment = _ask(server, "experiments/get-by-name?experiment_name=the%20user%27s")["experiment"]["experiment_id"]
+    assert len(_ask(server, "runs/search", {"experiment_ids": [experiment]})["runs"]) == 1
+
+
 def test_a_job_goes_on_without_a_server(openmpi5: Launcher, tmp_path: Path) -> None:
     """One line, and no wait at the end."""
     (port,) = free_ports(1)

@@ -83,3 +83,14 @@ def test_missing_files_are_refused_in_one_line(openmpi5: Launcher, tmp_path: Pat
     for word in ("no train-images-idx3-ubyte", "data/mnist", "data/train", "https://", "--data-dir"):
         assert word in refusal
     assert "framework import" not in (job.output / "rank.0" / "events.jsonl").read_text()
+
+
+def test_a_diverged_training_fails(openmpi5: Launcher, few: Path, tmp_path: Path) -> None:
+    """One line with the epoch and the likely cause, exit code 1, and no result that holds NaN."""
+    arguments = ["--data-dir", str(few), "--batch-size", "500", "--lr", "1e300"]
+    job = openmpi5.unilaunch(2, ["run", "mnist", *arguments], tmp_path)
+    assert job.returncode == 1
+    (line,) = job.refusals()
+    assert [word in line for word in ("epoch 1: the", "not a finite number", "--lr 1e+300")] == [True] * 3
+    assert "Warning" not in job.console
+    assert not (job.output / "result.json").exists()

@@ -2,14 +2,16 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+import unilaunch
 from jobs.mpirun import NUMPY, Launcher, finish, kill_all, processes_in, wait_until
 from jobs.mpirun import unilaunch as command
 
@@ -164,6 +166,23 @@ def test_what_launch_was_told_wins_over_the_environment_in_its_ranks(openmpi5: L
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_launch_from_python_hears_no_variable_in_its_ranks(
+    openmpi5: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spec is all there is; None is a value too."""
+    (tmp_path / "say.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'])\n")
+    for name, value in {"SEED": "7", "THREADS": "3", "OUTPUT_DIR": str(tmp_path / "elsewhere")}.items():
+        monkeypatch.setenv(f"UNILAUNCH_{name}", value)
+    spec = unilaunch.LaunchSpec(
+        nprocs=2, target=str(tmp_path / "say.py"), output_dir=tmp_path / "log_output",
+        mpirun=openmpi5.path, allow_run_as_root=True, oversubscribe=True,
+    )  # fmt: skip
+    assert unilaunch.launch(spec).returncode == 0
+    written = json.loads((tmp_path / "log_output" / "spec.json").read_text())
+    assert (written["seed"], written["threads"]) == (0, None)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.parametrize("start", ["launch", "mpirun"])
 def test_every_job_gets_its_folder(openmpi5: Launcher, start: str, tmp_path: Path) -> None:
     """With `launch` and under a bare mpirun; all ranks are in the same one."""
@@ -178,3 +197,25 @@ def test_every_job_gets_its_folder(openmpi5: Launcher, start: str, tmp_path: Pat
     folders = sorted((tmp_path / "runs").iterdir())
     assert [folder.name.partition("-")[0] for folder in folders] == ["7", "8"]
     assert [_ranks(folder) for folder in folders] == [["rank.0", "rank.1"]] * 2
+
+
+@pytest.mark.parametrize("errors", ["pipe", "terminal"])
+def test_output_for_which_the_disk_has_no_room_is_not_lost_silently(errors: str, tmp_path: Path) -> None:
+    """`launch train.py > out.txt`: one line says why the rest is missing there, and the log has all of it.
+
+    On a terminal `launch` itself writes the output, else its agent.
+    """
+    (tmp_path / "say.py").write_text("for number in range(9): print(number, flush=True)\n")
+    line = [sys.executable, "-m", "unilaunch", "launch", "--launcher", "direct", "-n", "1", "say.py"]
+    reading, end = pty.openpty() if errors == "terminal" else os.pipe()
+    with Path("/dev/full").open("wb") as full:
+        job = subprocess.Popen(line, cwd=tmp_path, stdout=full, stderr=end, stdin=subprocess.DEVNULL)
+    os.close(end)
+    said = b""
+    with suppress(OSError):  # the end of a terminal is an error
+        while piece := os.read(reading, 4096):
+            said += piece
+    os.close(reading)
+    assert job.wait() == 0
+    assert said.count(b"output is no longer shown: No space left on device; it is still kept") == 1
+    assert (tmp_path / "log_output" / "rank.0" / "stdout").read_text().split() == [*map(str, range(9))]

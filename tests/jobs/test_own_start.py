@@ -54,3 +54,22 @@ def test_a_rank_that_fails_ends_the_others(start: str, openmpi5: Launcher, tmp_p
     assert job.returncode != 0
     assert "SystemError: boom" in job.stderr
     assert time.time() - (tmp_path / "failed").stat().st_mtime < 30
+
+
+def test_the_device_is_the_scripts_choice(tmp_path: Path) -> None:
+    """Also after a first call that took the best: the advice of the refusal, device='cpu', works."""
+    gpu = "from unilaunch.rank import identity\nidentity.visible_devices = lambda _: {'cuda': ['GPU-1'], 'npu': []}\n"
+    (tmp_path / "choose.py").write_text(
+        "import unilaunch\n"
+        f"{gpu}from unilaunch.rank import current\n"
+        "devices = [unilaunch.init().device, current.join('cpu').world.device, unilaunch.init().device]\n"
+        "print(*devices, unilaunch.init(device='cuda').device)\n"
+    )
+    (tmp_path / "crowded.py").write_text(f"{gpu}import sys, unilaunch\nprint(unilaunch.init(*sys.argv[1:]).device)\n")
+    seen = {"CUDA_VISIBLE_DEVICES": "GPU-1"}  # for the message; this host may have no such device
+    assert alone([str(tmp_path / "choose.py")], tmp_path, seen).check().stdout == "cuda:0 cpu cpu cuda:0\n"
+    crowded = [*TORCHRUN[:-1], str(tmp_path / "crowded.py")]
+    assert (
+        "start at most 1 there, or take --device cpu (device='cpu' in Python)" in finish(crowded, tmp_path, seen).stderr
+    )
+    assert finish([*crowded, "cpu"], tmp_path, seen).check().stdout.count("cpu") == 2  # lines may be mixed

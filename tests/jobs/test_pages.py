@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,14 @@ def _blocks(page: str) -> list[str]:
     bodies = re.findall(r"^```(?:bash|console)\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     lines = "".join(bodies).replace("\\\n", " ").splitlines()
     return [line.removeprefix("$ ") for line in lines if line and not line.startswith("unilaunch: ")]
+
+
+def _inline() -> list[str]:
+    """Return the commands in the sentences and tables of the pages."""
+    pages = [(DOCS / page).read_text() for page in PAGES if page not in {"tutorial.md", *NEWCOMERS}]
+    text = re.sub(r"^```.*?^```", "", "".join(pages), flags=re.MULTILINE | re.DOTALL)
+    spans = dict.fromkeys(re.findall(r"`((?:UNILAUNCH_\w+=\w+ )?(?:unilaunch|mpirun -n) [^`\n]+)`", text))
+    return [line for line in spans if " ... " not in line]
 
 
 def _of_the_tables() -> list[str]:
@@ -128,6 +137,15 @@ def test_a_command_of_a_block(line: str, folder: Path, monkeypatch: pytest.Monke
         finish(["sh", "-c", line], folder, ENVIRON).check()
     else:
         _call(_planned(line), folder, monkeypatch)
+
+
+def test_commands_in_sentences_and_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is taken as it stands: a `launch`, and a `run` under mpirun, is planned, and another command is parsed."""
+    lines = [line for line in _inline() if find_spec("mindspore") or "--backend mindspore" not in line]
+    assert lines
+    for line in lines:
+        planned = _planned(re.sub(r"mpirun -n \d python -m unilaunch run", "unilaunch launch -n 2", line))
+        _call(planned if planned != line or "--emit" in line else f"{line} --help", folder, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """What a run leaves: the last and the best model, and predictions of all nodes in the user's order."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,23 @@ def test_predictions_need_no_labels(tmp_path: Path) -> None:
         assert "no_y.npz: no node to train on" in job.refusal()
 
 
+def test_a_model_of_a_drawn_split_predicts_on_a_graph_that_brings_its_own(tmp_path: Path) -> None:
+    """The seed is for the graph of the run, under any name; a training with a seed and a split is refused."""
+    np.savez(tmp_path / "masks.npz", **_graph() | _masks(SOME, SOME & ~SOME))
+    options = ["--split-seed", "3", "--save-predictions"]
+    unilaunch([*RUN, "2", *options], tmp_path).check()
+    drawn = _read(tmp_path / "log_output" / "predictions.npz")["split"]
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "masks.npz", tmp_path / "other" / "graph.npz")
+    shutil.copy(tmp_path / "graph.npz", tmp_path / "copy.npz")
+    own = np.where(SOME, 1, 3)
+    for dataset, split in (("copy.npz", drawn), ("masks.npz", own), ("other/graph.npz", own)):
+        unilaunch(["predict", "log_output", "--dataset", dataset], tmp_path).check()
+        np.testing.assert_array_equal(_read(tmp_path / "predictions.npz")["split"], split)
+    job = unilaunch([*RUN, "2", *options, "--dataset", "masks.npz"], tmp_path)
+    assert "masks.npz: has its own split, so split_seed=3 draws none" in job.refusal()
+
+
 def test_a_best_model_that_is_gone_is_said(tmp_path: Path) -> None:
     """Where a run resumes, and where the last model is taken; not where none was to be kept, or none was validated."""
     np.savez(tmp_path / "no_val.npz", **_graph() | _masks(SOME, SOME & ~SOME))
@@ -151,6 +169,21 @@ def test_a_best_model_that_is_gone_is_said(tmp_path: Path) -> None:
         console(*RUN, "1", "--dataset", dataset)
         assert "so far is gone" not in console(*RUN, "2", "--dataset", dataset, "--resume")
         assert "is not there" not in console("predict")
+
+
+@pytest.mark.parametrize(("second", "words"), [
+    (["--layers", "3", "--residual", "--dropout", "0"], "its residual is True, not False"),
+    (["--layers", "3", "--hidden", "5"], "its hidden is 5, not 16"),
+    (["--layers", "3", "--seed", "1"], "its seed is 1, not 0"),
+], ids=["residual", "hidden", "seed"])  # fmt: skip
+def test_a_model_of_another_run_is_refused(second: list[str], words: str, tmp_path: Path) -> None:
+    """It lies where the run had its own."""
+    options = [*RUN, "2", "--checkpoint-dir", "models"]
+    unilaunch([*options, "--layers", "3", "--output-dir", "first"], tmp_path).check()
+    shutil.rmtree(tmp_path / "models")
+    unilaunch([*options, *second, "--output-dir", "second"], tmp_path).check()
+    assert words in unilaunch(["predict", "first"], tmp_path).refusal()
+    unilaunch(["predict", "second"], tmp_path).check()
 
 
 def test_a_resume_that_was_refused_leaves_the_model(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The user's own scripts, modules and functions, unchanged, under a real mpirun."""
 
 import re
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from jobs.idx import first_images
-from jobs.mpirun import Launcher, alone, unilaunch
+from jobs.mpirun import Launcher, alone, finish, unilaunch
 
 PROGRAMS = Path(__file__).parent / "programs"
 MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
@@ -25,6 +27,15 @@ def test_a_script_for_torchrun_runs_unchanged(openmpi5: Launcher, tmp_path: Path
         assert where == f"{rank} path {PROGRAMS} argv {PROGRAMS / 'ddp.py'} file {PROGRAMS / 'ddp.py'}"
     assert len({who.partition("True")[2] for who, _ in said}) == 1
     assert "0/2 local 0" in job.stdout
+
+
+def test_arguments_may_differ_between_ranks(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As a line that gives each rank its local rank by itself has them."""
+    (tmp_path / "train.py").write_text("import sys\nprint(*sys.argv[1:])\n")
+    start = f"exec {sys.executable} -m unilaunch run train.py --local_rank $OMPI_COMM_WORLD_LOCAL_RANK"
+    line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", "bash", "-c", start]
+    job = finish(line, tmp_path, None).check()
+    assert [job.said(rank) for rank in range(2)] == ["--local_rank 0\n", "--local_rank 1\n"]
 
 
 @pytest.mark.mindspore
@@ -145,6 +156,17 @@ def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -
     assert openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check().said(1) == "2\n"
 
 
+def test_a_training_that_is_a_child_process_of_its_rank_is_told_what_to_do(tmp_path: Path) -> None:
+    """Torch says only that the address is in use: rank 0 serves the store there."""
+    (tmp_path / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    (tmp_path / "wrapper.py").write_text(
+        "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, 'train.py']))\n"
+    )
+    job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "wrapper.py"], tmp_path)
+    assert job.returncode == 1
+    assert any("must become it (os.execv)" in line for line in job.refusals())
+
+
 #: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
 MODULE = """
 import os, pickle, sys, threading, time
@@ -178,6 +200,17 @@ def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
         (tmp_path / "package" / f"{file}.py").write_text("" if "init" in file else MODULE)
     expected = alone(["-m", name, "a", "--b=c"], tmp_path).check().stdout
     assert unilaunch(["run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
+
+
+def test_a_script_alone_has_a_world_of_one_and_triton_reports_no_leak(tmp_path: Path) -> None:
+    """As under torchrun with one process. Triton would, of all that the import has exempted from the collector."""
+    triton = "import triton._C.libtriton\n" if find_spec("triton") else ""  # MindSpore imports it
+    (tmp_path / "main.py").write_text(
+        f"{triton}import torch\nimport os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "print(f\"{dist.get_rank()}/{dist.get_world_size()} local {os.environ['LOCAL_RANK']}\")\n"
+    )
+    job = unilaunch(["run", "main.py"], tmp_path).check()
+    assert (job.stdout, job.stderr) == ("0/1 local 0\n", "")
 
 
 def test_a_script_finds_the_modules_that_plain_python_finds(tmp_path: Path) -> None:

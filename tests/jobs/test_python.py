@@ -7,7 +7,8 @@ from textwrap import indent
 
 import pytest
 
-from jobs.mpirun import Launcher, alone
+import unilaunch
+from jobs.mpirun import NUMPY, Launcher, alone
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
@@ -61,6 +62,16 @@ def test_the_pages_on_python_run(tmp_path: Path) -> None:
     assert [text in printed for text in ("[4.0, 5.0]", "--lr 0.1", "0")] == [True, True, True]
 
 
+def test_the_data_folder_of_the_machine_holds_for_a_launch_from_python_too(tmp_path: Path) -> None:
+    """UNILAUNCH_DATA, as for `unilaunch launch`; a data_dir of the call wins."""
+    call = "import unilaunch; unilaunch.launch('gcn', nprocs=1, dataset='sbm', epochs=1, backend='numpy'{})"
+    variables = {"UNILAUNCH_DATA": str(tmp_path / "sets"), **ROOT, **NUMPY}
+    alone(["-c", call.format("")], tmp_path, variables).check()
+    assert list((tmp_path / "sets" / "partitions").iterdir())
+    alone(["-c", call.format(", data_dir='own'")], tmp_path, variables | {"UNILAUNCH_DATA": "/dev/null"}).check()
+    assert list((tmp_path / "own" / "partitions").iterdir())
+
+
 def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:
     """Or else every rank would launch the job again."""
     (tmp_path / "careless.py").write_text(UNGUARDED)
@@ -77,3 +88,38 @@ def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: 
     (tmp_path / "data").mkdir()
     job = openmpi5.launch(2, ["-wdir", "data", "train.py:main", "--", "n=3"], tmp_path).check()
     assert json.loads((job.output / "rank.1" / "value.json").read_text()) == [3, str(tmp_path / "data")]
+
+
+def test_the_exceptions_are_of_one_family() -> None:
+    """`except UnilaunchError` catches all of them."""
+    errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
+    assert len(errors) > 12
+    assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)
+
+
+def test_a_job_that_runs_at_the_callers_end_has_its_grace(tmp_path: Path) -> None:
+    """Python 3.12 starts no thread there."""
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, sys, time\n"
+        "def stop(*_):\n    time.sleep(2)\n    open('saved', 'w').close()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\nopen('ready', 'w').close()\ntime.sleep(60)\n"
+    )
+    (tmp_path / "caller.py").write_text(
+        "import os, time, unilaunch\n"
+        "job = unilaunch.start('slow.py', nprocs=1, grace=20, allow_run_as_root=True)\n"
+        "while not os.path.exists('ready'): time.sleep(0.1)\n"
+    )
+    assert "SIGTERM: the ranks have 20 s to end" in alone(["caller.py"], tmp_path).check().stderr
+    assert (tmp_path / "saved").exists()
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_under_asyncio_too(tmp_path: Path) -> None:
+    """asyncio.run has a handler of its own, which raises nothing."""
+    (tmp_path / "waiting.py").write_text(
+        "import asyncio, os, signal, time, unilaunch\n"
+        "def work(caller):\n    os.kill(caller, signal.SIGINT)\n    time.sleep(60)\n"
+        "async def main(): unilaunch.launch(work, caller=os.getpid(), nprocs=1, allow_run_as_root=True)\n"
+        "if __name__ == '__main__':\n    try:\n        asyncio.run(main())\n"
+        "    except KeyboardInterrupt:\n        print('interrupted')\n"
+    )
+    assert alone(["waiting.py"], tmp_path).check().stdout.splitlines()[-1] == "interrupted"

@@ -103,6 +103,23 @@ def test_a_failed_script_is_a_page_too(openmpi5: Launcher, tmp_path: Path) -> No
     assert "ValueError: <script>alert(1)</script>" in _text(page)
 
 
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """No folder of a run, and a damaged file: one line, and no page."""
+
+    def refused(*arguments: str) -> str:
+        return unilaunch(["report", *arguments], tmp_path).refusal()
+
+    assert "nowhere" in refused("nowhere")
+    output = tmp_path / "log_output"
+    (output / "rank.0").mkdir(parents=True)
+    (output / "result.json").write_text('{"loss": [')
+    assert "result.json: cannot be read" in refused()
+    (output / "result.json").unlink()
+    (output / "rank.0" / "times").mkdir()
+    assert "log_output/rank.0/times: cannot be read" in refused()
+    assert not (output / "report.html").exists()
+
+
 def test_long_curves_keep_their_peaks() -> None:
     y = [0.0] * 100_000
     y[77_777], y[12_345] = 5.0, -3.0

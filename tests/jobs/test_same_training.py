@@ -76,6 +76,14 @@ def test_repeated_run_is_bit_identical(
 
 
 @pytest.mark.usefixtures("by_numpy")
+def test_the_sums_of_both_mpis_are_bit_identical(launcher: Launcher, tmp_path: Path) -> None:
+    """On three ranks, whose numbers can be added in several orders."""
+    arguments = ["run", "--data-dir", "data", "--epochs", "30"]
+    first, second = (launcher.unilaunch(3, arguments, tmp_path).check().result["loss"] for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.usefixtures("by_numpy")
 @pytest.mark.parametrize("more", [
     ["--use-gdc"], ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"],
 ], ids=["diffused", "other layers"])  # fmt: skip

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,36 @@ def test_a_job_of_an_array_that_sbatch_was_given_goes_on_by_itself(
     assert folders[0].losses == folders[1].losses
 
 
+def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """One launch on each of two nodes; each step is made once."""
+    (tmp_path / "saving.py").write_text(
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "asked = []\nsignal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
+        "kept, steps = (Path(f'{name}.' + os.environ['RANK']) for name in ('kept', 'steps'))\n"
+        "for step in range(int(kept.read_text()) if kept.exists() else 0, 100):\n"
+        "    if asked: kept.write_text(str(step)); sys.exit(75)\n"
+        "    time.sleep(0.1); steps.open('a').write(f'{step}\\n')\n"
+    )
+    job = submit(["--nodes", "2", "--ntasks-per-node", "2", "--requeue", "saving.py"], tmp_path, slurm)
+    last = tmp_path / "steps.3"
+    for restarts in range(2):
+        job.await_start(restarts)
+        size = last.stat().st_size if last.exists() else 0
+        wait_until(partial(_has_grown, last, size))
+        if restarts:
+            ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
+        else:
+            job.preempt("urgent")
+    ended = job.await_end(200)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
+    for rank in range(4):
+        assert (tmp_path / f"steps.{rank}").read_text().split() == [str(step) for step in range(100)]
+
+
+def _has_grown(file: Path, size: int) -> bool:
+    return file.exists() and file.stat().st_size > size
+
+
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     """Submit a script, wait until it has ended well, and return what it has written."""
     (folder / "job.sh").write_text(script)
@@ -183,3 +214,18 @@ def test_the_batch_file_that_launch_writes_is_submitted(
     result = Finished(0, said, "", 0.0, tmp_path).result
     assert result["world_size"] == int(size)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+
+
+def test_a_batch_file_with_spaces_in_it_is_submitted(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """In the script's name, in its arguments and in a variable; each job of the array has its own output and folder."""
+    (tmp_path / "my job.py").write_text("import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['RANK'])\n")
+    options = ["-n", "2", "-x", "SAID=a b;c", "--console", "all", "--emit", "sbatch", "--array", "0-1", "--time", "5"]
+    options += ["--partition", "main", "--account", "me", "--cpus-per-task", "1", "--sbatch", '--comment="no 1"']
+    line = ["launch", *options, "my job.py", "--", "$HOME", "it's"]
+    (tmp_path / "job.sh").write_text(unilaunch(line, tmp_path).check().stdout)
+    finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(slurm)).check()
+    for index in range(2):
+        (said,) = tmp_path.glob(f"unilaunch-my-job.py-*_{index}.out")
+        assert sorted(said.read_text().splitlines()) == [f"""a b;c ['$HOME', "it's"] {rank}""" for rank in range(2)]
+        (folder,) = tmp_path.glob(f"log_output/*-{index}")
+        assert (folder / "rank.1" / "stdout").exists()

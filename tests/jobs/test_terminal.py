@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -39,6 +40,11 @@ class _Terminal:
             return os.read(self.descriptor, 65536).decode()
         except OSError:  # the last process of the job has gone
             raise AssertionError(self.said) from None
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the window; the kernel tells only the session whose terminal it is."""
+        fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.kill(self.process, signal.SIGWINCH)
 
     def type(self, text: str) -> None:
         os.write(self.descriptor, text.encode())
@@ -84,6 +90,22 @@ print("rank", rank, "read", len(sys.stdin.read().split()), "words")
     assert (tmp_path / "log_output/rank.1/stdout").read_text(encoding="utf-8") == "rank 1 read 0 words\n"
 
 
+def test_a_window_that_changes_its_size_tells_rank_0(tmp_path: Path) -> None:
+    script = """
+import os, signal, time
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size(), flush=True))
+    print("begin", *os.get_terminal_size(), flush=True)
+    time.sleep(0.5)
+    input("again")
+"""
+    with _launch(tmp_path, script) as job:
+        job.wait_for("begin 99 33")
+        job.resize(22, 77)
+        job.wait_for("now 77 22")
+        job.type("\n")
+
+
 @pytest.mark.parametrize("start", ["direct", "mpirun"])
 def test_a_progress_bar_is_drawn_as_in_plain_python(start: str, openmpi5: Launcher, tmp_path: Path) -> None:
     """By rank 0, of which both streams are terminals of the same size; the files have what it wrote, byte for byte."""
@@ -106,6 +128,13 @@ print("all done")
         terminal.wait_for("all done\r\n")
     assert (tmp_path / "log_output/rank.0/stdout").read_bytes().startswith(b"rank 0 True True\n")
     assert (tmp_path / "log_output/rank.1/stdout").read_text() == "rank 1 False False\nall done\n"
+
+
+def test_beside_other_ranks_rank_0_has_no_terminal(tmp_path: Path) -> None:
+    """Its bar would be drawn into their lines."""
+    with _launch(tmp_path, "import sys; print(sys.stdout.isatty(), sys.stderr.isatty())", "--console", "all") as job:
+        job.wait_for("False False\r\n")
+        job.wait_for("False False\r\n")
 
 
 @pytest.mark.usefixtures("by_numpy")
