@@ -44,6 +44,15 @@ def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_a_firewall_that_keeps_mpirun_from_starting_is_told(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """Ssh passes, and the daemon's connection back does not: mpirun says nothing by itself."""
+    with cluster.firewall((0, 1), ssh=True):
+        job = _visit(cluster, tmp_path, "-H", "node0,node1", "--mpirun", str(mpirun))
+    assert job.returncode == 1
+    (line,) = job.stdout.splitlines()
+    assert "must reach this one at every TCP port of its net.ipv4.ip_local_port_range" in line
+
+
 def test_a_host_without_the_interpreter_is_named(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """As when an environment was made on one host only."""
     (bin_ := tmp_path / "bin").mkdir()

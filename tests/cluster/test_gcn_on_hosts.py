@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from cluster.conftest import EPOCHS, MakeCluster
-from cluster.hosts import Cluster
+from cluster.hosts import LOGIN, Cluster
 from jobs.mpirun import NUMPY, Finished
 
+BIN = Path(sys.executable).parent
+
 MPI = Path(__file__).parents[2] / ".mpi"
+MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
 RUN = ["run", "--epochs", str(EPOCHS), "--data-dir", "data"]
 #: The hosts here share this machine's processors, so a rank that waits is in the way of one on "another" host.
 SHARING = ("--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "-x", "PYTHONPATH")
@@ -43,6 +46,14 @@ def test_three_unequal_hosts(
     assert cluster.left("unilaunch") == []
 
 
+def test_hosts_named_on_the_command_line_from_a_head_node(
+    cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path
+) -> None:
+    """Mpirun runs on a host that has no rank."""
+    line = _line(mpirun, ["-H", "node0:2,node1:1", "-n", "3"])
+    _check_trained(cluster.run(2, line, tmp_path, NUMPY), 3, 2, curve)
+
+
 @pytest.mark.parametrize("second", ["before", "after", "twin"])
 def test_one_of_two_interfaces_leads_nowhere(
     shared_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
@@ -66,13 +77,66 @@ def test_folders_that_are_not_shared(
     np.testing.assert_allclose(Finished(0, "", "", 0.0, own[0]).result["loss"], curve, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("how", ["mpiexec", "launch"])
 @pytest.mark.parametrize(("name", "title"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
-def test_hydra_over_unequal_hosts(name: str, title: str, cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+def test_hydra_over_unequal_hosts(
+    name: str, title: str, how: str, cluster: Cluster, curve: list[float], tmp_path: Path
+) -> None:
     """Through MPICH's and Intel MPI's own MPI; from `launch` in its own words, with slots as they were given."""
     mpiexec = MPI / name / "bin" / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
-    launch = [sys.executable, "-m", "unilaunch", "launch", "-H", "node1:1,node0:2", "--mpirun", str(mpiexec)]
-    job = cluster.run(0, [*launch, *RUN[1:], "--backend", "numpy"], tmp_path, NUMPY)
+    unilaunch = [sys.executable, "-m", "unilaunch"]
+    if how == "launch":
+        line = [*unilaunch, "launch", "-H", "node1:1,node0:2", "--mpirun", str(mpiexec), *RUN[1:]]
+    else:
+        (tmp_path / "hosts").write_text("node0:2\nnode1:1\n")
+        hosts = ["-hosts", "node0:2,node1:1"] if name == "mpich" else ["-machinefile", str(tmp_path / "hosts")]
+        line = [str(mpiexec), *hosts, "-n", "3", *unilaunch, *RUN]
+    job = cluster.run(0, [*line, "--backend", "numpy"], tmp_path, NUMPY)
     _check_trained(job, 3, 2, curve)
     assert job.result["launcher"] == title
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("msrun", marks=pytest.mark.mindspore)])
+def test_a_launcher_that_is_started_on_each_host(
+    launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
+) -> None:  # fmt: skip
+    """By hand, as torchrun and msrun are; the ranks speak over sockets."""
+    common = [str(BIN / launcher)]
+    if launcher == "torchrun":
+        common += ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", cluster.addresses[0]]
+    else:
+        common += ["--worker_num", "4", "--local_worker_num", "2", "--join", "True"]
+        common += ["--master_addr", cluster.addresses[0]]
+    environ = NUMPY | {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"}  # msrun starts what PATH calls python
+    jobs = []
+    for host in range(2):
+        own = ["--node-rank", str(host), "-m", "unilaunch"]
+        if launcher == "msrun":
+            own = ["--node_rank", str(host), "--log_dir", f"msrun.{host}", str(MAIN)]
+        jobs.append(cluster.start(host, [*common, *own, *RUN, "--backend", "numpy"], tmp_path, environ))
+    ended = [job.finish() for job in jobs]
+    _check_trained(ended[0], 4, 2, curve)
+    assert ended[0].result["launcher"] == launcher
+
+
+@pytest.mark.parametrize("mpirun", ["4.1"], indirect=True)
+def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(
+    mpirun: Path, cluster: Cluster, tmp_path: Path
+) -> None:  # fmt: skip
+    """The other host has no `python` in its PATH: mpirun ends rank 0, and rank 0's agent says what to add.
+
+    Open MPI 5 finds that out before it starts any rank, and its own message is all there is.
+    """
+    (tmp_path / "train.py").touch()
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    hosts = str(cluster.hostfile([1, 1], tmp_path))
+    line = [str(mpirun), "--hostfile", hosts, "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
+    hints: list[str] = []
+    for _ in range(10):  # on a busy machine mpirun can end rank 0 while its Python still starts: then nobody can say it
+        job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root})
+        assert job.returncode
+        if hints := [said for said in job.refusals() if "the ranks of other hosts did not come" in said]:
+            break
+    assert "type mpirun -x PATH ..." in hints[0]

@@ -116,6 +116,17 @@ def test_a_start_at_which_no_rank_begins_has_a_limit(cluster: Cluster, mpirun: P
     cluster.sweep()  # mpirun's daemon on the other host tries for minutes to connect
 
 
+def test_a_daemon_logs_in_to_a_further_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """As with more hosts than mpirun logs in to itself: with the same options of ssh."""
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    options = ["--mpirun", str(mpirun), "-H", "node0:1,node1:1,node2:1", "--console", "all"]
+    radix = ["--mca", "routed_radix", "1"]
+    if not str(mpirun).startswith("/usr"):
+        radix = [f"--mpi-arg={word}" for word in ("--prtemca", *radix[1:])]
+    job = cluster.run(0, [*LAUNCH, *options, *radix, "hello.py"], tmp_path).check()
+    assert job.stdout.count("hello") == 3
+
+
 def test_values_come_back_without_a_shared_file_system(
     make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
 ) -> None:  # fmt: skip
@@ -191,6 +202,17 @@ def test_ranks_are_on_every_host_of_an_allocation(
         text = str(tmp_path / "allocated")
     said = _call(cluster, mpirun, tmp_path, {variable: text}, target="package_of_functions:place", bind_to="none")
     assert [rank[4][:3] for rank in said["ranks"]] == [["node0", 0, 1], ["node1", 0, 2], ["node1", 1, 2]]
+
+
+@pytest.mark.parametrize("how", ["launch", "mpirun"])
+def test_a_program_may_initialise_mpi_itself(cluster: Cluster, mpirun: Path, how: str, tmp_path: Path) -> None:
+    """And end it, on several hosts as on one. (Under a bare mpirun of Open MPI 5 its ranks have met through MPI.)"""
+    hosts = ["--hostfile", str(cluster.hostfile([2, 1], tmp_path))]
+    line = [*LAUNCH, *hosts, "--mpirun", str(mpirun)]
+    if how == "mpirun":
+        line = [str(mpirun), *SHARING, *hosts, sys.executable, "-m", "unilaunch", "run"]
+    job = cluster.run(0, [*line, str(PROGRAMS / "own_mpi.py")], tmp_path).check()
+    assert [job.said(rank) for rank in range(3)] == ["sum 3\n"] * 3
 
 
 def test_a_second_job_is_refused_on_another_host_of_a_shared_file_system(
