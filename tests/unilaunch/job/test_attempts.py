@@ -1,6 +1,7 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import attempt, attempts, login
+from unilaunch.job.api import Job
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
@@ -120,3 +122,15 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     caller = Caller(UserSignals(), attended=True)
     assert attempts.run_attempts(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
+
+
+def test_a_second_cancel_is_no_echo() -> None:
+    """A signal that comes twice at once is one: timeout(1) sends it so."""
+    signals = UserSignals()
+    signals.note(signal.SIGTERM)
+    signals.note(signal.SIGTERM)
+    assert not signals.again
+    job = Job.__new__(Job)
+    job._caller = Caller(signals, attended=False)
+    job.cancel()
+    assert signals.again

@@ -23,6 +23,7 @@ from unilaunch.monitor.messages import (
     OfRank,
     Progress,
     Returned,
+    ShowStacks,
     Stack,
 )
 from unilaunch.monitor.monitor import Monitor
@@ -202,6 +203,19 @@ def test_without_abort_a_rank_that_has_not_connected_yet_may_go_on() -> None:
         assert not job.monitor.ending
         agents[0].tell(0, Exited(0))
         assert job.end().first.rank == 1
+
+
+def test_without_abort_ranks_that_wait_for_a_failed_one_are_found() -> None:
+    """A stall: the first failure is the verdict, and the stacks show where the others wait for it."""
+    with _job(2, stall_timeout=0.3, abort=False) as job:
+        agents = job.name(2)
+        agents[1].tell(1, Failed(FAILURE), Exited(3))
+        job.until(lambda: agents[0].orders, look=True)
+        assert agents[0].orders == [ShowStacks()]
+        agents[0].tell(0, _stack(3, "wait"))
+        verdict = job.end()
+        assert (verdict.first.rank, verdict.exit_code) == (1, FAILURE.exit_code)
+        assert verdict.stacks[0]["ranks"] == [0]
 
 
 def test_ranks_that_went_on_are_asked_anew() -> None:
