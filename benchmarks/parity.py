@@ -90,8 +90,11 @@ class Study:
     differences: Callable[[Path, dict[str, Any], Sequence[str]], dict[str, float]]
 
 
+_PROGRAMS = Path(__file__).parent / "programs"
 OWN_LAYERS = Study(
-    "own layers", KINDS, own_layers.PROGRAMS, {"MindSpore": own_layers.PLAIN_MINDSPORE},
+    "own layers", KINDS,
+    {"torch_layers": str(_PROGRAMS / "own_torch_layers.py"), "mindspore": own_layers.PROGRAM},
+    {"MindSpore": str(_PROGRAMS / "plain_mindspore.py")},
     own_layers.train_by_pyg, own_layers.difference,
 )  # fmt: skip
 DISTRIBUTE = Study(

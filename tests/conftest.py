@@ -34,8 +34,6 @@ settings.load_profile("shared machine")
 
 #: Tests that run in one process, by the place of their files: {} is the file's name.
 _GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm"}
-#: The file with the longest test, which waits for a network.
-_LONGEST = "test_dockerfile.py"
 #: How many timed tests run at once.
 _TIMED = 4
 _ROOM = pytest.StashKey["Room"]()
@@ -184,7 +182,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what cannot run, or was not asked for; put the tests of a group into one process.
 
     The timed ones go in turn into as many processes as run. They come first, as long as each process has some of them;
-    then the longest test and the largest groups, which would else run alone at the end.
+    then the largest groups, which would else run alone at the end.
     """
     if "mindspore" in _LACKING:
         items[:] = [item for item in items if not _needs_mindspore(item)]
@@ -203,7 +201,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sizes = Counter(groups.values())
     items.sort(
         key=lambda item: (
-            not item.get_closest_marker("timed"), item.path.name != _LONGEST, groups[item] is None, -sizes[groups[item]]
+            not item.get_closest_marker("timed"), groups[item] is None, -sizes[groups[item]]
         )
     )  # fmt: skip
 

@@ -1,11 +1,8 @@
-"""docker/Dockerfile: linted by hadolint, its steps run without Docker, and its sshd and ssh speak with each other.
+"""docker/Dockerfile: linted by hadolint, fit for the manifests, and its sshd and ssh speak with each other.
 
-Without Docker the base image is a minimal Debian with Debian's Python, torch is left out, and the runtime is chroot:
-this does not show that the official base image is there and has what the steps need, or the entries of its
-configuration. Where there is a Docker `.ci/run` builds the whole image.
+That it can be built, and trains, is shown where there is a Docker: by `.ci/run` and by the workflow of GitHub.
 """
 
-import json
 import os
 import re
 import shutil
@@ -14,12 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from image import Image, build, lacking, make_base, read_steps
-from jobs.mpirun import NUMPY_BACKEND
 from unilaunch.jobfiles.kubernetes import SSH_FOLDER, SSHD, USER
 
 ROOT = Path(__file__).parents[1]
@@ -38,38 +32,10 @@ def test_hadolint_finds_nothing(tmp_path: Path) -> None:
     assert "DL3042" in found[1].stdout
 
 
-def test_its_steps_make_an_image_that_trains() -> None:
-    """Each step, in the recipe's order; then the image's command, and two ranks of its user under its own mpirun."""
-    if missing := lacking():
-        pytest.skip(f"this machine lacks {missing}")
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        make_base(folder / "base")
-        arguments = {"EXTRAS": "mpi,report", "INDEX": "https://pypi.org/simple"}
-        image = build(RECIPE, ROOT, folder / "base", folder, arguments)
-        assert (image.user, image.folder) == (str(USER), "/home/mpiuser")
-        assert "usage: unilaunch" in image.run(json.loads(dict(read_steps(RECIPE.read_text()))["CMD"])).stdout
-        check_training(image)
-        compiled = "from unilaunch_graph.kernels.library import load_library; print(load_library())"
-        assert "kernels-" in image.run(["python", "-W", "error", "-c", compiled]).stdout  # by the image's compiler
-        assert all(image.place(file).exists() for file in ("/etc/ssh/ssh_config.d/unilaunch.conf", SSHD[-1]))
-        assert not list(image.place("/etc/ssh").glob("ssh_host_*"))
-
-
-def check_training(image: Image) -> None:
-    """Train two epochs with a backend that needs no framework."""
-    shutil.copytree(NUMPY_BACKEND, image.place("numpy_backend"))
-    image.environ["PYTHONPATH"] = image.folder + "/numpy_backend"
-    train = ["mpirun", "--oversubscribe", "-n", "2", "python", "-m", "unilaunch", "run", "--backend", "numpy"]
-    done = image.run([*train, "--dataset", "sbm", "--epochs", "2"])
-    assert done.returncode == 0, done.stderr
-    result = json.loads(image.place("log_output/result.json").read_text())
-    assert (result["world_size"], len(result["loss"])) == (2, 2)
-
-
 def test_the_recipe_fits_the_project_and_the_manifests() -> None:
     """What it copies is there; its user and its sshd are those of the pods; its extras are the project's."""
-    steps = read_steps(RECIPE.read_text())
+    text = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", RECIPE.read_text(), flags=re.MULTILINE))
+    steps = [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())]
     copies = [rest.split() for word, rest in steps if word == "COPY" and "--from" not in rest]
     ignored = (ROOT / ".dockerignore").read_text().split()
     for *sources, target in copies:

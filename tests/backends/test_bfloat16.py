@@ -2,13 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.host import HostNetwork, host_problem
@@ -71,15 +67,3 @@ def test_both_frameworks_round_alike(cora_part: Part, dropout: float) -> None:
     )
     np.testing.assert_allclose(mindspore_losses, torch_losses, rtol=0, atol=0.01)
     assert torch_losses != _train(cora_part, TorchTensors, 20, 0, **options)[0]
-
-
-def _rounded(numbers: Any) -> NDArray[np.float64]:
-    return torch.from_numpy(np.asarray(numbers, np.float32)).bfloat16().double().numpy()
-
-
-def _product_of_ascend(rows: ms.Tensor, weight: ms.Tensor) -> ms.Tensor:
-    """Multiply as Ascend does: MindSpore's CPU has no bfloat16 product, so that it is float32's, rounded."""
-    assert rows.dtype == weight.dtype
-    if rows.dtype != ms.bfloat16:
-        return ms.ops.matmul(rows, weight)
-    return ms.ops.matmul(rows.astype(ms.float32), weight.astype(ms.float32)).astype(ms.bfloat16)

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -17,21 +16,17 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, make_graph, parts_of
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn import host as host_module
 from unilaunch_gcn.device import DeviceNetwork, device_network
-from unilaunch_gcn.host import HostNetwork, host_problem, training_problem
-from unilaunch_gcn.layers import NetworkConfig, by_layer, can_fuse, plan_layers
+from unilaunch_gcn.host import HostNetwork, host_problem
+from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_graph.data.diffusion import Diffusion, diffuse
-from unilaunch_graph.data.graph import TRAIN, VAL, Graph
+from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.kernels import choice
-from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
@@ -88,51 +83,6 @@ def test_four_networks_are_one(shape: str, *, sparse: bool) -> None:
         np.testing.assert_allclose(counts, first.evaluate(), rtol=1e-6)
         for mine, theirs in zip(first.weights(), other.weights(), strict=True):
             np.testing.assert_array_equal(theirs, mine)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of tests/numpy_backend, which is not installed: loss, gradient, logits and counts as torch's."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "numpy_backend")
-    from unilaunch_numpy.network import NumpyTensors
-
-    part, spec = _part(sparse=True), GcnSpec(**SHAPES[shape])
-    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
-    expected = _networks(part, config)[0]
-    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), NumpyTensors(config))
-    np.testing.assert_allclose(network.gradient(7), expected.gradient(7), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(network.logits(), expected.logits(), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(network.evaluate(), expected.evaluate(), rtol=1e-6)
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("dropout", [0, 0.25])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("num_training", [30, 2], ids=["", "pruned"])
-def test_fused_layers_have_the_bits_of_their_steps(
-    num_training: int, dropout: float, precision: Any, monkeypatch: pytest.MonkeyPatch, *, sparse: bool
-) -> None:  # fmt: skip
-    """A layer as one step, and as the steps of the general pass: the same gradients and logits, bit for bit."""
-    monkeypatch.setattr(choice, "_MANY", 0)
-    part = _part(sparse=sparse)
-    part = replace(part, split=np.where(np.arange(40) < num_training, TRAIN, VAL))
-    spec = GcnSpec(hidden=7, layers=3, dropout=dropout, precision=precision)
-    config = NetworkConfig.of(spec, plan_layers(spec, 11, 3), 2)
-    assert can_fuse(config.layers)
-    called: list[Any] = []
-    for tensors in (TorchTensors, MindSporeTensors):
-        problem = training_problem(Alone(), 1, config, part, Meter())
-        assert bool(problem.pruned) == (num_training == 2)
-        fused, plain = (HostNetwork(problem, tensors()) for _ in range(2))
-        for epoch in (0, 7):
-            expected = [fused.gradient(epoch), fused.logits()]
-            with monkeypatch.context() as patched:
-                patched.setattr(host_module, "can_fuse", called.append)  # which returns None
-                found = [plain.gradient(epoch), plain.logits()]
-            for one, other in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(one, other)
-    assert len(called) == 8
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -217,36 +167,6 @@ def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, expected[part.owned], rtol=0, atol=1e-12)
         assert meter.read()[1] == part.num_halo * 5 * 8
-
-
-@pytest.mark.parametrize("divided", ["nodes", "columns"])
-@pytest.mark.parametrize("conv", ["gcn", "sage"])
-def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"], divided: str) -> None:
-    """As in PyG's GDC: of some nodes a diffusion keeps neither an edge nor a loop, and every network is finite."""
-    ends = np.random.default_rng(3).integers(0, 40, (60, 2))
-    graph = diffuse(make_graph(40, [(int(a), int(b)) for a, b in ends]), Diffusion(0.3, 40, 0.45))
-    assert graph.loops is not None
-    is_lost = graph.strengths + graph.loops == 0
-    assert 0 < is_lost.sum() < 40
-    if divided == "columns":
-        adjacency, slices = slice_nodes(graph, 1)
-        part = replace(next(slices), adjacency=adjacency)
-    else:
-        part = parts_of(graph)[0]
-    spec = GcnSpec(layers=1, dropout=0, conv=conv)
-    config = NetworkConfig(plan_layers(spec, 3, 2), 0, 2, F64, conv)
-    problem = host_problem(Alone(), 1, config, part, Meter())
-    device = _on_device(config, part, TorchDeviceTensors("cpu"))
-    others = [HostNetwork(problem, MindSporeTensors()), _on_device(config, part, MindSporeDeviceTensors())]
-    matrix = graph.adjacency().toarray().astype(np.float64)
-    sums = matrix.sum(axis=1) if conv == "sage" else matrix.sum(axis=1) + graph.loops
-    inverse = np.array([1 / one if one else 0.0 for one in sums])[:, None]
-    a_hat = inverse * matrix if conv == "sage" else inverse**0.5 * (matrix + np.diag(graph.loops)) * inverse.T**0.5
-    for network in (HostNetwork(problem, TorchTensors()), device, *others):
-        weight, *own = network.weights()
-        expected = a_hat @ graph.features @ weight + (graph.features @ own[0] if own else 0)
-        np.testing.assert_allclose(network.logits(), expected[part.owned], rtol=0, atol=1e-6)
-        assert np.isfinite(np.asarray(network.local(network.gradient(0)))).all()
 
 
 def _rounded(numbers: Any) -> NDArray[np.float64]:

@@ -30,14 +30,11 @@ def test_kernels_in_the_interpreter() -> None:
     assert (done.stdout, done.returncode) == ("the same\n", 0), done.stderr
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
-        AssertionError("libcuda.so cannot found!\nPossible files are located at []."),  # as Triton writes it
-        ImportError("libcuda.so.1: cannot open shared object file"),
-    ],
-)
+@pytest.mark.parametrize("refusal", [
+    RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+    AssertionError("libcuda.so cannot found!\nPossible files are located at []."),  # as Triton writes it
+    ImportError("libcuda.so.1: cannot open shared object file"),
+])  # fmt: skip
 def test_without_a_compiler_torch_trains(refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container without gcc, or without the driver's library: one line of a warning, and torch's operations."""
     monkeypatch.setattr(triton_kernels, "apply", create_autospec(triton_kernels.apply, side_effect=refusal))

@@ -3,17 +3,14 @@
 No GPU is here: what torch answers where its ranks meet on devices is given, and its collective is that of one process.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from unittest.mock import create_autospec
 
 import pytest
 import torch
 from torch import distributed
 
-from unilaunch_torch import waits
-from unilaunch_torch.waits import Sampling, measure_waits, returns_at_once
+from unilaunch_torch.waits import Sampling, measure_waits
 
 
 class _Noted:
@@ -30,40 +27,6 @@ class _Noted:
 
     def end_wait(self, seconds: float | None) -> None:
         self.events.append("not measured" if seconds is None else f"measured {seconds >= 0}")
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function that sets the time."""
-    counter = create_autospec(perf_counter, return_value=100.0)
-    monkeypatch.setattr(waits, "perf_counter", counter)
-
-    def set_time(seconds: float) -> None:
-        counter.return_value = seconds
-
-    return set_time
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(0.06, 500), (0.01, 100)])
-def test_long_steps_are_all_measured_of_short_ones_some(
-    seconds: float, expected: int, clock: Callable[[float], None]
-) -> None:
-    """Ten in a row of each half second, so that the measurement takes at most a fifth of a percent."""
-    sampling, measured = Sampling(), []
-    for number in range(500):
-        clock(100 + number * seconds * 1.000001)
-        measured.append(sampling.step())
-        assert sampling.is_on == measured[-1]
-    assert sum(measured) == expected
-    assert measured[:10] == [True] * 10
-
-
-@pytest.mark.parametrize(("backends", "has_device", "expected"), [
-    ("cuda:nccl", True, True), ("npu:hccl", True, True), ("cpu:gloo,cuda:nccl", True, True),
-    ("cpu:gloo,cuda:nccl", False, False), ("cpu:gloo,cuda:gloo,mps:gloo", True, False), ("cpu:mpi", False, False),
-])  # fmt: skip
-def test_backends_whose_collectives_return_at_once(backends: str, *, has_device: bool, expected: bool) -> None:
-    assert returns_at_once(backends, has_device=has_device) is expected
 
 
 @pytest.mark.parametrize(("backends", "is_measured"), [("cpu:gloo", True), ("cuda:nccl", False)])

@@ -1,7 +1,5 @@
 """What the tests on several hosts share: the hosts, both Open MPI versions, and the loss curve of one process."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -11,10 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.hosts import Cluster, lacking
+from jobs.conftest import LAUNCHERS, find_launcher
 from jobs.mpirun import NUMPY, alone
 
-#: Where each Open MPI is looked for; always called by its absolute path, which is what makes it find itself elsewhere.
-LAUNCHERS = {"4.1": Path("/usr/bin/mpirun"), "5.0": Path(sys.executable).parent / "mpirun"}
 MakeCluster = Callable[..., Cluster]
 #: Of the trainings that are compared with `curve`.
 EPOCHS = 8
@@ -48,23 +45,13 @@ def cluster(make_cluster: MakeCluster) -> Cluster:
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
 def mpirun(request: pytest.FixtureRequest) -> Path:
     """Each Open MPI version that unilaunch is for."""
-    return _find(request.param)
+    return find_launcher(request.param).path
 
 
 @pytest.fixture(scope="session")
 def mpiruns() -> Mapping[str, Path]:
     """All Open MPI versions that unilaunch is for."""
-    return {version: _find(version) for version in LAUNCHERS}
-
-
-def _find(version: str) -> Path:
-    path = LAUNCHERS[version]
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    if f"(Open MPI) {version}" not in shown:
-        pytest.skip(f"{path} is not Open MPI {version}")
-    return path
+    return {version: find_launcher(version).path for version in LAUNCHERS}
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from cluster.hosts import LOGIN, Cluster
 from jobs.mpirun import NUMPY, Finished
 
 BIN = Path(sys.executable).parent
+
 MPI = Path(__file__).parents[2] / ".mpi"
 MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
 RUN = ["run", "--epochs", str(EPOCHS), "--data-dir", "data"]
@@ -60,23 +61,6 @@ def test_one_of_two_interfaces_leads_nowhere(
     """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge."""
     hosts = shared_cluster(2, second_network=second)
     _check_trained(hosts.run(0, _line(mpirun, ["-H", "node0,node1", "-n", "2"]), tmp_path, NUMPY), 2, 2, curve)
-
-
-def test_host_that_is_down_and_comes_back(
-    cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path
-) -> None:  # fmt: skip
-    """No rank starts, the host is named, it does not take long, and nothing is in the way of the next start.
-
-    The place where the other hosts have Open MPI is named, as one does where they do not find it.
-    """
-    where: list[str | Path] = ["--prefix", mpirun.parents[1], "--hostfile", cluster.hostfile([1, 1], tmp_path)]
-    line = _line(mpirun, [*where, "-n", "2"])
-    with cluster.without(1):
-        failed = cluster.run(0, line, tmp_path, NUMPY)
-    assert failed.returncode != 0
-    assert cluster.addresses[1] in failed.console
-    assert not failed.output.exists()
-    _check_trained(cluster.run(0, line, tmp_path, NUMPY), 2, 2, curve)
 
 
 def test_folders_that_are_not_shared(

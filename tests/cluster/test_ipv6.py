@@ -64,13 +64,6 @@ def _meet(hosts: Cluster, mpirun: Path, folder: Path, options: list[str]) -> lis
     return [" ".join([*words[:2], *words[-2:]]) for words in said]
 
 
-@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
-def test_a_script_for_torchrun(hosts: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """Two ranks of one host and one of another meet at the IPv6 address."""
-    said = _meet(hosts, mpirun, tmp_path, ["-H", "node0:2,node1:1"])
-    assert said == [f"{rank} 3 {hosts.addresses[0]} eth0" for rank in range(3)]
-
-
 @pytest.mark.parametrize(
     ("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("5.0", "twin")], indirect=["mpirun"]
 )
@@ -82,23 +75,6 @@ def test_a_script_for_torchrun_beside_ipv4(
     interface = "eth1" if second == "before" else "eth0"
     said = _meet(own, mpirun, tmp_path, ["-H", "node0:1,node1:1"])
     assert said == [f"{rank} 2 {own.addresses[0]} {interface}" for rank in range(2)]
-
-
-@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
-def test_doctor(hosts: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """It reaches every host by its address, and shows the address at which all reach rank 0."""
-    where = ",".join(f"[{address}]" for address in hosts.addresses)
-    line = [sys.executable, "-m", "unilaunch", "doctor", "--allow-run-as-root", "--mpirun", str(mpirun)]
-    job = hosts.run(0, [*line, "-H", where], tmp_path).check()
-    assert job.stdout.startswith("all 2 hosts are ready: ")
-    assert f"rank 0 reached at {hosts.addresses[0]} (eth0)" in job.stdout
-
-
-def test_a_failure_on_another_host_is_told(hosts: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """The control connection stands too: the launching host knows which rank failed, and where."""
-    (tmp_path / "fail.py").write_text("import os, sys\nif os.environ['RANK'] == '1': sys.exit(9)\n")
-    job = hosts.run(0, [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", "fail.py"], tmp_path)
-    assert (job.returncode, "rank 1 on node1" in job.stderr) == (9, True)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "Slurm"])
@@ -126,22 +102,3 @@ def test_a_name_that_is_a_loopback_address_on_its_own_host(
     own = make_cluster(2, named_loopback=True)
     said = _meet(own, mpirun, tmp_path, ["-H", "node0:1,node1:1", "--master-addr", "node0"])
     assert said == [f"0 2 {own.addresses[0]} eth0", "1 2 node0 eth0"]
-
-
-def test_a_host_without_an_ipv4_loopback(make_cluster: MakeCluster, curve: list[float], tmp_path: Path) -> None:
-    """A job on one host meets at ::1 there, and nobody else can call it."""
-    own = make_cluster(1, version=6)
-    own.run(0, ["ip", "address", "del", "127.0.0.1/8", "dev", "lo"], tmp_path).check()
-    own.run(0, ["ip", "link", "set", "eth0", "down"], tmp_path).check()
-    meeting = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "::1",
-        "MASTER_PORT": "29500",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    jobs = [
-        own.start(0, [sys.executable, *RUN], tmp_path, NUMPY | meeting | {"RANK": str(rank)}) for rank in range(2)
-    ]  # fmt: skip
-    ended = [job.finish() for job in jobs]
-    assert all(job.returncode == 0 for job in ended), [job.console for job in ended]
-    np.testing.assert_allclose(ended[0].result["loss"], curve, rtol=0, atol=1e-5)

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,29 +89,6 @@ def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
     assert not (tmp_path / "log_output").exists()
 
 
-def test_a_host_that_is_lost_while_mpirun_logs_in_is_named(
-    cluster: Cluster, mpiruns: Mapping[str, Path], tmp_path: Path
-) -> None:
-    """Open MPI 4 names no host; and mpirun's ssh would wait for hours. Jobs of both versions lose the same host."""
-    jobs = {}
-    (tmp_path / "hello.py").write_text("print('hello')\n")
-    for version, mpirun in mpiruns.items():
-        (folder := tmp_path / version).mkdir()
-        (daemons := folder / "prefix" / "bin").mkdir(parents=True)
-        for daemon in ("orted", "prted"):
-            (daemons / daemon).write_text(f"#!/bin/sh\ntouch {folder}/now.$$\nexec sleep 50\n")
-            (daemons / daemon).chmod(0o755)
-        options = ["--mpirun", str(mpirun), "--prefix", str(daemons.parent), "--host-timeout", "3"]
-        jobs[folder] = cluster.start(0, [*LAUNCH, *options, "-H", "node0:1,node2:1", tmp_path / "hello.py"], folder)
-    wait_until(lambda: all([*folder.glob("now.*")] for folder in jobs), DEADLINE)
-    with cluster.without(2):
-        ended = [job.finish() for job in jobs.values()]
-    cluster.sweep()
-    for job in ended:
-        assert job.returncode
-        assert job.refusals()[-1].startswith("unilaunch: node2: ssh node2: ")
-
-
 def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """All ranks find rank 0; over MPI two of them would wait for each other, with Open MPI 4 for ever."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -194,17 +170,6 @@ def test_a_failure_comes_back_without_a_shared_file_system(
     assert json.loads((here / "rank.1" / "failure.json").read_text())["host"] == "node1"
 
 
-def test_a_script_for_torchrun_on_two_hosts(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """Gloo finds rank 0 and the interface by itself."""
-    shutil.copy(PROGRAMS / "meet.py", tmp_path)
-    options = ["-H", "node1:1,node0:2", "--mpirun", str(mpirun), "meet.py", "--", "--lr", "0.01"]
-    job = cluster.run(0, [*LAUNCH, *options], tmp_path).check()
-    said = [job.said(rank) for rank in range(3)]
-    local = [0, 1, 0] if str(mpirun).startswith("/usr") else [0, 0, 1]
-    assert [text.partition(" elastic")[0] for text in said] == [f"{rank}/3 local {local[rank]}" for rank in range(3)]
-    assert all(" elastic True 4.980000 4.980000 10.78.0." in text for text in said)
-
-
 @pytest.mark.parametrize("map_by", ["node", "ppr:1:node"])
 def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: str, tmp_path: Path) -> None:
     """Uneven and round-robin: the table of --dry-run is what mpirun does, and local and node ranks follow the hosts."""
@@ -237,19 +202,6 @@ def test_ranks_are_on_every_host_of_an_allocation(
         text = str(tmp_path / "allocated")
     said = _call(cluster, mpirun, tmp_path, {variable: text}, target="package_of_functions:place", bind_to="none")
     assert [rank[4][:3] for rank in said["ranks"]] == [["node0", 0, 1], ["node1", 0, 2], ["node1", 1, 2]]
-
-
-def test_oversubscribed_ranks_are_on_every_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
-    """Open MPI 5 by itself would put all of them on the first."""
-    hosts = "node0:1,node1:2,node2:1"
-    options = ["--hosts", hosts, "-n", "6", "--oversubscribe", "--mpirun", str(mpirun)]
-    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path).check()
-    planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
-    mpi = {"oversubscribe": True, "bind_to": "none", "nprocs": 6, "hosts": hosts}
-    said = _call(cluster, mpirun, tmp_path, target="package_of_functions:place", **mpi)
-    went = [rank[1] for rank in said["ranks"]]
-    assert set(went) == {"node0", "node1", "node2"}
-    assert planned in (went, ["?"] * 6)
 
 
 @pytest.mark.parametrize("how", ["launch", "mpirun"])

@@ -155,28 +155,6 @@ def test_a_node_that_cannot_begin_is_named_at_once(node: int, cluster: Cluster, 
     assert max(first.seconds, other.seconds) < 60
 
 
-def test_a_node_that_loses_node_0_keeps_what_its_ranks_wrote(cluster: Cluster, tmp_path: Path) -> None:
-    """Its agent had not read the last line yet when `launch` saw that node 0 has gone."""
-    (tmp_path / "say.py").write_text(
-        "import os, time\nfrom pathlib import Path\nrank = os.environ['RANK']\nPath('begun.' + rank).touch()\n"
-        "while not Path('go').exists():\n    time.sleep(0.02)\n"
-        "print('the last line')\nPath('said.' + rank).touch()\ntime.sleep(60)\n"
-    )
-    jobs = _start(cluster, ["say.py"], tmp_path, SECRET)
-    _await_files(tmp_path, "begun.*")
-    guard = cluster.first(1, "unilaunch guard")
-    agent = int(Path(f"/proc/{guard}/task/{guard}/children").read_text())
-    os.kill(agent, signal.SIGSTOP)
-    (tmp_path / "go").touch()
-    _await_files(tmp_path, "said.*")
-    os.kill(cluster.first(0, "unilaunch launch"), signal.SIGKILL)
-    time.sleep(1)
-    os.kill(agent, signal.SIGCONT)
-    assert 0 not in [job.finish().returncode for job in jobs]
-    for rank in (2, 3):
-        assert "the last line" in (tmp_path / f"log_output/rank.{rank}/stdout").read_text()
-
-
 @pytest.mark.parametrize(("second", "variables", "where", "expected"), [
     ("train.py", {"UNILAUNCH_SECRET": "another secret 123"}, 0, "its UNILAUNCH_SECRET is not the one of node 0"),
     ("train.py", {"UNILAUNCH_SECRET": "short"}, 1, "UNILAUNCH_SECRET has 5 characters: expected 16 or more"),

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import BACKEND, NUMPY, Launcher
+from jobs.mpirun import BACKEND, NUMPY, Launcher, unilaunch
 
 #: Where a launcher can be, by the version it must have.
 LAUNCHERS = {
     "4.1": [Path("/usr/bin/mpirun"), Path("/usr/local/bin/mpirun")],
     "5.0": [Path(sys.executable).parent / "mpirun"],
 }
+#: A short training.
+RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 
 
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
@@ -63,3 +65,11 @@ def cora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in raw.glob("ind.cora.*"):
         (folder / "planetoid" / file.name).symlink_to(file)
     return folder
+
+
+@pytest.fixture(scope="session")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of RUN in one process."""
+    job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
+    losses: list[float] = job.check().result["loss"]
+    return losses

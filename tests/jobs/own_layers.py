@@ -14,14 +14,9 @@ from pyg import nn as pyg
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.dropout import fill_mask, stream_keys
 
-#: The programs that train our layers: DATASET FOLDER OUTPUT.npz EPOCHS KIND...
-PROGRAMS = {
-    framework: str(Path(__file__).parent / "programs" / f"own_{framework}.py")
-    for framework in ("torch_layers", "mindspore")
-}
-#: MindSpore without us, on the whole graph in one process, with the same arguments: the kinds gat, sage and weighted.
-PLAIN_MINDSPORE = str(Path(__file__).parent / "programs" / "plain_mindspore.py")
-#: As in the programs: the layers of each kind, by their width and the number of classes.
+#: The program that trains our layers in MindSpore: DATASET FOLDER OUTPUT.npz EPOCHS KIND...
+PROGRAM = str(Path(__file__).parent / "programs" / "own_mindspore.py")
+#: As in the program: the layers of each kind, by their width and the number of classes.
 LAYERS: dict[str, Callable[[int, int], Any]] = {
     "gat": lambda a, c: (pyg.GATConv(a, 8, heads=2), pyg.GATConv(16, c, heads=3, concat=False)),
     "plain": lambda a, c: (

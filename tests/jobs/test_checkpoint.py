@@ -145,17 +145,6 @@ def test_a_best_model_beside_a_damaged_checkpoint(seed: str, trained: Path) -> N
         assert (models / "best.safetensors").read_bytes() == before
 
 
-def test_a_best_model_under_another_name_is_no_checkpoint(trained: Path) -> None:
-    """It has no moments of Adam. A copy of an old checkpoint, with a number that is no epoch, is left out."""
-    folder = trained / "log_output" / "checkpoints"
-    arguments = ["run", *OPTIONS, "--epochs", "9", "--resume"]
-    (folder / "epoch-000003.safetensors").rename(folder / "epoch-000003 (1).safetensors")
-    (folder / "best.safetensors").rename(folder / "epoch-000010.safetensors")
-    assert "log_output/checkpoints holds weights alone" in unilaunch(arguments, trained).refusal()
-    (folder / "epoch-000010.safetensors").unlink()
-    assert "resumed after epoch 6" in unilaunch(arguments, trained).check().console
-
-
 def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     """Before an epoch is trained; with what trains without one."""
     job = unilaunch(["run", "--data-dir", "data", "--checkpoint-dir", "/proc/nope"], tmp_path)
@@ -206,17 +195,6 @@ def test_patience_counts_as_in_a_single_run(tmp_path: Path) -> None:
         again = unilaunch([*arguments, "200", "--eval-every", str(every), "--resume"], tmp_path).check()
         assert f"resumed after epoch {before}" in again.console
         assert again.result["epochs"] == whole
-
-
-def test_what_was_never_evaluated_is_evaluated(tmp_path: Path) -> None:
-    """A checkpoint of all epochs, older than any evaluation: the result is that of one training."""
-    arguments = ["run", *OPTIONS, "--no-save-model", "--eval-every", "100", "--epochs"]
-    unilaunch([*arguments, "4"], tmp_path).check()
-    (tmp_path / "log_output" / "checkpoints" / "epoch-000004.safetensors").unlink()
-    resumed = unilaunch([*arguments, "3", "--resume"], tmp_path).check().result
-    whole = unilaunch([*arguments, "3"], tmp_path).check().result
-    assert [one["epoch"] for one in resumed["evaluations"]] == [3]
-    assert [resumed[name] == whole[name] for name in ("loss", "evaluations")] == [True, True]
 
 
 def test_resumed_runs_keep_as_many_checkpoints_as_one(tmp_path: Path) -> None:

@@ -179,18 +179,6 @@ def test_nothing_outlives_a_job_that_is_refused(words: str, tmp_path: Path) -> N
     assert (job.returncode, _left(tmp_path)) == (2, [])
 
 
-@pytest.mark.mindspore
-@pytest.mark.parametrize(("option", "expected"), [("", "False"), ("--backend mindspore", "True")])
-def test_a_framework_is_imported_before_the_options_are_known(option: str, expected: str, tmp_path: Path) -> None:
-    """The process above the ranks goes by the script; where the options then say otherwise, it begins again without."""
-    (tmp_path / "train.py").write_text(
-        "import os, torch\nfrom pathlib import Path\n"
-        "print('--unshared' in Path(f'/proc/{os.getppid()}/cmdline').read_text())\n"
-    )
-    job = _launch(f"-n 2 --console all --bind-to none {option} train.py", tmp_path).check()
-    assert job.stdout.splitlines() == [expected] * 2
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("victim", ["launch", "guard", "agent", "rank"])
 def test_nothing_outlives_the_job(victim: str, number: signal.Signals, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 import pytest
 
 from jobs.mpirun import Finished, Launcher
@@ -44,24 +43,6 @@ def test_a_diverged_training_fails(
     job = openmpi5.unilaunch(2, [*arguments, "--checkpoint-every", "1", "--dropout", "0"], tmp_path)
     _diverged(job, *words)
     assert len(list((job.output / "checkpoints").glob("epoch-*"))) == trained
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_a_metric_that_is_not_finite_is_found_without_validation_nodes(openmpi5: Launcher, tmp_path: Path) -> None:
-    """The loss of the evaluation is that of no node then, and finite."""
-    draw = np.random.default_rng(0)
-    masks = {f"{name}_mask": np.arange(90) % 3 == at for at, name in enumerate(("train", "test"))}
-    np.savez(
-        tmp_path / "graph.npz", edge_index=draw.integers(0, 90, (2, 300)), x=draw.random((90, 6), np.float32),
-        y=draw.random((90, 2)).astype(np.float32), val_mask=np.zeros(90, bool), **masks,
-    )  # fmt: skip
-    options = ["--layers", "1", "--dropout", "0", "--epochs", "1", "--precision", "float64", "--lr", "1e170"]
-    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", *options]
-    _diverged(
-        openmpi5.unilaunch(2, arguments, tmp_path),
-        "epoch 1: the loss of the evaluation is inf",
-        "diverged behind the last layer",
-    )
 
 
 @pytest.mark.usefixtures("by_numpy")

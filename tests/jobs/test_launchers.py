@@ -1,14 +1,13 @@
 """Every launcher that can be had here, each on a framework: the same ranks, and the loss curve of one process."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jobs.mpirun import NUMPY, finish, unilaunch
-from jobs.ports import free_ports
+from jobs.conftest import RUN
+from jobs.mpirun import finish
 
 BIN = Path(sys.executable).parent
 MPI = Path(__file__).parents[2] / ".mpi"
@@ -31,16 +30,7 @@ LAUNCHERS: dict[str, tuple[list[str], str]] = {
 #: A framework beside the libraries of each MPI; where the ranks meet over sockets the one that the launcher is for.
 TRAININGS = [("torchrun", "torch"), ("torchrun", "mindspore"), ("msrun", "mindspore"), ("prterun", "torch"),
              ("MPICH", "torch"), ("Intel MPI", "mindspore")]  # fmt: skip
-RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 MEET = str(Path(__file__).parent / "programs" / "meet.py")
-
-
-@pytest.fixture(scope="module")
-def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of one process."""
-    job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
-    losses: list[float] = job.check().result["loss"]
-    return losses
 
 
 def _line_of(launcher: str) -> tuple[list[str], str]:
@@ -70,23 +60,6 @@ def test_a_script_for_torchrun_under_other_launchers(launcher: str, tmp_path: Pa
     said = [job.said(rank) for rank in range(2)]
     assert [text.partition(" elastic")[0] for text in said] == ["0/2 local 0", "1/2 local 1"]
     assert all(" elastic True 4.985000 4.985000 " in text for text in said)
-
-
-def test_two_agents_of_torchrun_on_one_machine(tmp_path: Path) -> None:
-    """Local ranks are those of the machine; each agent knows only its own."""
-    (port,), who = free_ports(1), tmp_path / "who.py"
-    who.write_text(
-        "import unilaunch\nworld = unilaunch.init()\nprint(world.rank, world.local_rank, world.local_size)\n"
-    )
-    agents = [
-        subprocess.Popen(
-            [*LAUNCHERS["torchrun"][0][:1], "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", node,
-             "--master-addr", "127.0.0.1", "--master-port", str(port), str(who)],
-            stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-        )
-        for node in "01"
-    ]  # fmt: skip
-    assert [agent.communicate(timeout=120)[0] for agent in agents] == ["0 0 2\n", "1 1 2\n"]
 
 
 def test_torchruns_variables_in_the_shell_do_not_count_under_mpirun(tmp_path: Path) -> None:

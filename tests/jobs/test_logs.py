@@ -77,22 +77,6 @@ def test_refusals(arguments: list[str], words: str, tmp_path: Path) -> None:
     assert words in unilaunch(["logs", *arguments], tmp_path).refusal()
 
 
-def test_a_reader_who_has_enough(tmp_path: Path) -> None:
-    """`| head` ends it without a word."""
-    (tmp_path / "log_output" / "rank.0").mkdir(parents=True)
-    (tmp_path / "log_output" / "rank.0" / "stdout").write_text("x\n" * 200_000)
-    line = f"{sys.executable} -m unilaunch logs --no-fold | head -n 2"
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (len(done.stdout.splitlines()), done.stderr) == (2, "")
-
-
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
-    """A link to nowhere; and the folder of another user's rank."""
-    (tmp_path / "kept" / "1" / "rank.0").mkdir(parents=True)
-    (tmp_path / "kept" / "1" / "rank.0" / "stdout").symlink_to("nowhere")
-    assert "kept/1/rank.0/stdout: No such file" in unilaunch(["logs", "kept"], tmp_path).refusal()
-
-
 @pytest.mark.parametrize("words", ["logs --follow", "status", "stacks", "report"])
 def test_a_folder_that_may_not_be_read_is_one_line(words: str, tmp_path: Path) -> None:
     """It was said to have no output of ranks."""

@@ -10,7 +10,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from jobs.mpirun import NUMPY_BACKEND, Finished, Launcher, finish, unilaunch
@@ -111,27 +110,6 @@ def test_a_mistake_in_a_plug_in_is_told_as_an_exception(variables: dict[str, str
     assert job.returncode == 1
     assert job.stderr.count('raise ValueError("thirteen")') == 1
     assert "no exception" not in job.stderr
-
-
-def test_its_plug_ins_are_unknown_where_it_is_not_installed(tmp_path: Path) -> None:
-    """One line names those that are installed."""
-    refusal = unilaunch(["run", "--backend", "plain"], tmp_path).refusal()
-    assert "no backend 'plain'; installed: mindspore, torch" in refusal
-
-
-def test_a_backend_trains_as_torch_does_and_without_it(openmpi5: Launcher, tmp_path: Path) -> None:
-    """The one in tests/numpy_backend: the same losses to 1e-5; no framework can be imported there."""
-    (blocked := tmp_path / "blocked").mkdir()
-    for framework in ("torch", "mindspore"):
-        (blocked / f"{framework}.py").write_text(f"raise ImportError('{framework} must not be imported')")
-    arguments = ["run", "--data-dir", str(tmp_path / "data"), "--epochs", "5"]
-    expected = openmpi5.unilaunch(3, arguments, tmp_path).check().result
-    path = {"PYTHONPATH": os.pathsep.join(map(str, (blocked, NUMPY_BACKEND)))}
-    job = openmpi5.unilaunch(3, [*arguments, "--backend", "numpy"], tmp_path, variables=path).check()
-    assert job.result["backend"] == "numpy"
-    np.testing.assert_allclose(job.result["loss"], expected["loss"], rtol=0, atol=1e-5)
-    refusal = unilaunch([*arguments, "--backend", "numpy", "--precision", "bfloat16"], tmp_path, path).refusal()
-    assert "--backend numpy --precision bfloat16: expected float32 or float64" in refusal
 
 
 #: The model in tests/outside_model.

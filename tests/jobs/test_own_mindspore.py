@@ -3,7 +3,6 @@
 One start of each launcher runs all the programs.
 """
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,15 +12,15 @@ import numpy as np
 import pytest
 
 from jobs.conftest import find_launcher as _find
-from jobs.mpirun import alone, finish, one_start
-from jobs.own_layers import LAYERS, PLAIN_MINDSPORE, PROGRAMS, difference, train_by_pyg, write_directed_graph
+from jobs.mpirun import alone, one_start
+from jobs.own_layers import LAYERS, PROGRAM, difference, train_by_pyg, write_directed_graph
 
 pytestmark = [pytest.mark.xdist_group("own mindspore"), pytest.mark.mindspore]
 
 EPOCHS = 3
 KINDS = [*LAYERS, "lonely"]
 #: How the ranks are started, and how many.
-STARTS = {"alone": 1, "openmpi-4.1": 2, "launch": 4, "torchrun": 2}
+STARTS = {"alone": 1, "openmpi-4.1": 2, "launch": 4}
 #: It is run by these, before a seed is set.
 RANKS = str(Path(__file__).parent / "programs" / "mindspore_ranks.py")
 FEW = ("alone", "openmpi-4.1")
@@ -65,7 +64,7 @@ def run(folder: Path, expected: dict[str, Any], tmp_path_factory: pytest.TempPat
     def run(start: str) -> Path:
         left = tmp_path_factory.mktemp("left")
         programs = [[RANKS, str(folder / "communities.npz"), "ranks.npz"]] if start in FEW else []
-        programs += [[PROGRAMS["mindspore"], str(folder / "graph.npz"), str(folder), "out.npz", str(EPOCHS), *KINDS]]
+        programs += [[PROGRAM, str(folder / "graph.npz"), str(folder), "out.npz", str(EPOCHS), *KINDS]]
         _start(start, one_start(programs, left) if len(programs) > 1 else programs[0], left)
         return left
 
@@ -75,9 +74,6 @@ def run(folder: Path, expected: dict[str, Any], tmp_path_factory: pytest.TempPat
 def _start(start: str, program: list[str], folder: Path) -> None:
     if start == "alone":
         alone(program, folder).check()
-    elif start == "torchrun":
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STARTS[start]}"]
-        finish([*torchrun, *program], folder, None).check()
     elif start == "launch":
         own = ["--mpirun", str(_find("5.0").path), "--allow-run-as-root", "--oversubscribe", "-n", str(STARTS[start])]
         script, *words = program
@@ -90,15 +86,6 @@ def _start(start: str, program: list[str], folder: Path) -> None:
 def test_mindspore(start: str, run: Callable[[str], Path], expected: dict[str, Any]) -> None:
     """Under every launcher and on 1, 2 and 4 parts, one of them without an edge, in float64."""
     for kind, apart in difference(run(start) / "out.npz", expected, KINDS).items():
-        assert apart <= 1e-10, kind
-
-
-def test_mindspore_without_us(folder: Path, expected: dict[str, Any], tmp_path: Path) -> None:
-    """A network of MindSpore's own operators on the whole graph, so that the above is equal to it too."""
-    kinds = ["gat", "sage", "weighted"]
-    line = [PLAIN_MINDSPORE, str(folder / "graph.npz"), str(folder), "out.npz", str(EPOCHS), *kinds]
-    alone(line, tmp_path).check()
-    for kind, apart in difference(tmp_path / "out.npz", expected, kinds).items():
         assert apart <= 1e-10, kind
 
 

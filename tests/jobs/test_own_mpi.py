@@ -38,15 +38,6 @@ def test_mpi_is_the_programs_to_initialise_and_to_end(start: str, tmp_path: Path
     assert _said(job, 3) == ["sum 3\n"] * 3
 
 
-@pytest.mark.parametrize("launcher", ["4.1"], indirect=True)
-def test_no_event_of_pmix_meets_a_component_that_is_gone(launcher: Launcher, tmp_path: Path) -> None:
-    """Open MPI 4.1 unloads it in MPI_Finalize with events pending; the rank is a PMIx client until its end."""
-    (tmp_path / "maps.py").write_text(
-        "from mpi4py import MPI\nMPI.Finalize()\nassert 'mca_pmix_ext' in open('/proc/self/maps').read()\n"
-    )
-    launcher.unilaunch(2, ["run", "maps.py"], tmp_path).check()
-
-
 @pytest.mark.parametrize("start", ["run", "launch"])
 def test_a_program_may_spawn_processes(start: str, launcher: Launcher, tmp_path: Path) -> None:
     """On one host too: processes of two worlds share no memory in Open MPI 5, and speak over TCP."""

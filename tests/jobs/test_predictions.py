@@ -1,8 +1,6 @@
 """What a run leaves: the last and the best model, and predictions of all nodes in the user's order."""
 
-import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish, unilaunch
+from jobs.mpirun import Launcher, unilaunch
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
 
@@ -80,19 +78,6 @@ def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path:
         assert np.abs(of_run["scores"] - labels)[test].mean() == pytest.approx(result["test_mae"], rel=1e-5)
 
 
-def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> None:
-    """A spec with other --edges than the model's is refused, and so is a negative weight, of which there is no mean."""
-    graph = _graph()
-    np.savez(tmp_path / "negative.npz", **graph, edge_weight=-np.ones(graph["edge_index"].shape[1]))
-    unilaunch([*RUN, "3", "--conv", "sage", "--edges", "symmetric"], tmp_path).check()
-    path = tmp_path / "log_output" / "spec.json"
-    spec = json.loads(path.read_text())
-    assert spec["options"].pop("edges") == "symmetric"
-    path.write_text(json.dumps(spec))
-    for options, words in (([], "other --edges"), (["--dataset", "negative.npz"], "an edge has the weight -1")):
-        assert words in unilaunch(["predict", "log_output", *options], tmp_path).refusal()
-
-
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     """No model, other features, another content of the data set, no run, no file to write."""
 
@@ -143,40 +128,6 @@ def test_predictions_need_no_labels(tmp_path: Path) -> None:
     for command in (["plan", "--num-parts", "2"], ["run", "--output-dir", "none"]):
         job = unilaunch([*command, "--data-dir", "data", "--dataset", "no_y.npz"], tmp_path)
         assert "no_y.npz: no node to train on" in job.refusal()
-
-
-#: A user's whole model, trained elsewhere, on a graph; with a second argument it is trained.
-WHOLE_MODEL = """
-import sys, torch
-from torch_geometric.nn import GATv2Conv
-import unilaunch_graph as ug
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = GATv2Conv(6, 4, heads=2), GATv2Conv(8, 3)
-    def forward(self, x, edge_index):
-        return self.last(self.first(x, edge_index).relu(), edge_index)
-part = ug.load(sys.argv[1], data_dir="data")
-torch.manual_seed(0)
-model = ug.torch.distribute(Net().eval(), part)
-ug.predict(model, part, "out.npz")
-if sys.argv[2:]:
-    losses = torch.nn.functional.cross_entropy(model(part.x, part.edge_index)[part.train_mask], part.y[part.train_mask])
-    ug.torch.mean(losses, part.num_train)
-"""
-
-
-def test_a_whole_model_of_ones_own_predicts_without_labels(openmpi5: Launcher, tmp_path: Path) -> None:
-    """On one rank and on two, what it predicts where the graph has labels; a training is refused in one line."""
-    np.savez(tmp_path / "none.npz", **{name: array for name, array in _graph().items() if name != "y"})
-    (tmp_path / "model.py").write_text(WHOLE_MODEL)
-    alone(["model.py", "graph.npz"], tmp_path).check()
-    expected = _read(tmp_path / "out.npz")["scores"]
-    (tmp_path / "out.npz").unlink()
-    job = openmpi5.unilaunch(2, ["run", "model.py", "none.npz", "train"], tmp_path)
-    np.testing.assert_allclose(_read(tmp_path / "out.npz")["scores"], expected, rtol=0, atol=1e-5)
-    assert (job.returncode, len(job.refusals())) == (2, 1), job.console
-    assert "part.num_train, which is 0 of" in job.stderr
 
 
 def test_a_model_of_a_drawn_split_predicts_on_a_graph_that_brings_its_own(tmp_path: Path) -> None:
@@ -258,18 +209,3 @@ def test_a_run_is_found_from_another_folder(tmp_path: Path) -> None:
     assert "resumed after epoch 2" in unilaunch(again, tmp_path).check().console
     (tmp_path / "models").rename(tmp_path / "moved")
     assert "models: no model: there is no such folder" in unilaunch(["predict", "../log_output"], elsewhere).refusal()
-
-
-@pytest.mark.parametrize(("closed", "arguments"), [
-    ("closed", ["--output", "closed/out/p.npz"]), ("log_output/checkpoints", []),
-])  # fmt: skip
-def test_a_folder_that_may_not_be_entered_is_named(closed: str, arguments: list[str], tmp_path: Path) -> None:
-    """The folder of the file that is to be written, and the model's."""
-    unilaunch([*RUN, "2"], tmp_path).check()
-    (tmp_path / "closed" / "out").mkdir(parents=True)
-    (tmp_path / closed).chmod(0)
-    job = finish(
-        [*UNPRIVILEGED, sys.executable, "-m", "unilaunch", "predict", "log_output", *arguments], tmp_path, None
-    )
-    (tmp_path / closed).chmod(0o700)
-    assert closed in job.refusal()

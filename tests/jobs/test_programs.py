@@ -1,8 +1,6 @@
 """The user's own scripts, modules and functions, unchanged, under a real mpirun."""
 
-import json
 import re
-import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,21 +57,6 @@ def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(openmpi5: Launcher
         weights.append([sums for *_, sums in found])
     assert weights[0] == weights[1]
     assert [job.said(rank, "stderr").count("slow ranks (stragglers) will not be named") for rank in range(2)] == [1, 0]
-
-
-@pytest.mark.parametrize(("how", "returncode", "words"), [
-    ("raise", 1, "ValueError: broken on purpose"), ("exit", 7, "rank 1"),
-])  # fmt: skip
-def test_exit_codes_are_the_scripts(openmpi5: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
-    """The others do not outlive it; a traceback begins in the script, as plain Python prints it."""
-    job = openmpi5.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path)
-    assert job.returncode == returncode
-    assert words in job.console
-    assert len(list(tmp_path.glob("began.*"))) == 3
-    assert (job.failure(1)["rank"], job.failure(1)["exit_code"]) == (1, returncode)
-    if how == "raise":
-        trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
-        assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
 
 
 def test_a_last_word_is_a_failure(tmp_path: Path) -> None:
@@ -164,16 +147,6 @@ def test_a_process_that_a_rank_has_forked_is_no_rank(
     assert not list(job.output.glob("rank.*/failure.json"))
 
 
-def test_a_traceback_has_no_wrapper_of_a_backend(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Rank 1 leaves, and rank 0's barrier fails in torch, behind our measure of its waits."""
-    (tmp_path / "leave.py").write_text(
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "if dist.get_rank():\n    raise SystemExit\ndist.barrier()\n"
-    )
-    trace = openmpi5.unilaunch(2, ["run", "leave.py"], tmp_path).said(0, "stderr")
-    assert [word in trace for word in ("leave.py", "work.wait()", "unilaunch_torch")] == [True, True, False]
-
-
 def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
     """A wrapper's usual last line; the port that it held for the program is free then."""
     (tmp_path / "train.py").write_text(
@@ -194,6 +167,18 @@ def test_a_training_that_is_a_child_process_of_its_rank_is_told_what_to_do(tmp_p
     assert any("must become it (os.execv)" in line for line in job.refusals())
 
 
+#: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
+MODULE = """
+import os, pickle, sys, threading, time
+class Net: pass
+def save():
+    time.sleep(0.3)
+    pickle.loads(pickle.dumps(Net()))
+    print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0] == os.getcwd())
+threading.Thread(target=save).start()
+"""
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
     """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
@@ -205,18 +190,6 @@ def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> Non
     assert ["Traceback" in text for text in (job.said(0, "stderr"), job.stderr)] == [broken, broken]
     assert broken or "HOOK ValueError broken 4\n" in job.stderr
     assert job.failure(0)["traceback"]
-
-
-#: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
-MODULE = """
-import os, pickle, sys, threading, time
-class Net: pass
-def save():
-    time.sleep(0.3)
-    pickle.loads(pickle.dumps(Net()))
-    print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0] == os.getcwd())
-threading.Thread(target=save).start()
-"""
 
 
 @pytest.mark.parametrize("name", ["package.tool", "package"])
@@ -256,14 +229,3 @@ def test_a_script_finds_the_modules_that_plain_python_finds(tmp_path: Path) -> N
     for script, variables in (("sub/main.py", safe), ("sub/path.py", {})):
         expected = alone([script], tmp_path, variables).check().stdout
         assert unilaunch(["run", script], tmp_path, variables).check().stdout == expected
-
-
-def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
-    """As JSON; a value that is none is refused in one line."""
-    shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
-    job = openmpi5.unilaunch(2, ["run", "package_of_functions:add", "--", "2", "second=3"], tmp_path).check()
-    value = json.loads((job.output / "rank.1" / "value.json").read_text())
-    assert (value["sum"], value["rank"], value["size"]) == (5, 1, 2)
-    job = openmpi5.unilaunch(2, ["run", "package_of_functions:unwritable"], tmp_path)
-    assert (job.returncode, "Traceback" in job.console) == (2, False)
-    assert any("returned a value that cannot be sent" in line for line in job.refusals())

@@ -11,19 +11,6 @@ import unilaunch
 from jobs.mpirun import NUMPY, Launcher, alone
 
 PROGRAMS = Path(__file__).parent / "programs"
-#: Cells of a notebook, run as IPython runs them: in `__main__`, which has no file, with their source in `In`.
-NOTEBOOK = """
-import sys
-class Tee:  # as people put it there
-    write, flush = sys.__stderr__.write, sys.__stderr__.flush
-sys.stderr = Tee()
-In = ["", "import os\\nimport numpy as np\\nBASE = 10", "weights = np.ones(3)",
-      "def work(w, n):\\n    return w * n + BASE + int(os.environ['RANK'])",
-      "import unilaunch\\njob = dict(nprocs=2, mpirun=sys.argv[1], allow_run_as_root=True, oversubscribe=True)\\n"
-      "print([one.value.tolist() for one in unilaunch.launch(work, w=weights, n=2, **job).ranks])"]
-for cell in In:
-    exec(cell, globals())
-"""
 ROOT = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
 UNGUARDED = """
 import unilaunch
@@ -73,14 +60,6 @@ def test_the_pages_on_python_run(tmp_path: Path) -> None:
     (tmp_path / "second.py").write_text(function + indent(job_that_runs, "    ") + "    print(result.returncode)\n")
     printed = alone(["second.py"], tmp_path, ROOT).check().stdout.splitlines()
     assert [text in printed for text in ("[4.0, 5.0]", "--lr 0.1", "0")] == [True, True, True]
-
-
-def test_a_notebook_launches_a_function_of_its_cells(openmpi5: Launcher, tmp_path: Path) -> None:
-    """The ranks run its imports, constants and definitions, which one line says."""
-    job = alone(["-c", NOTEBOOK, str(openmpi5.path)], tmp_path).check()
-    assert job.stdout.splitlines()[-1] == "[[12.0, 12.0, 12.0], [13.0, 13.0, 13.0]]"
-    (line,) = job.refusals()
-    assert "work is of a notebook: the ranks run what it uses of cells 1, 3" in line
 
 
 def test_the_data_folder_of_the_machine_holds_for_a_launch_from_python_too(tmp_path: Path) -> None:

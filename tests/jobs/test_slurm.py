@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.mpirun import NUMPY, PAUSE, Finished, finish, unilaunch, wait_until
+from jobs.conftest import RUN
+from jobs.mpirun import PAUSE, Finished, finish, unilaunch, wait_until
 from jobs.preemption import ask, submit
 from jobs.slurm import lacking, slurm_cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
-RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 MPIRUN5 = str(Path(sys.executable).parent / "mpirun")
 
@@ -29,14 +29,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
         pytest.skip(f"no Slurm can be started here: this machine lacks {missing}")
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as environ:
         yield environ
-
-
-@pytest.fixture(scope="module")
-def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of one process."""
-    job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
-    losses: list[float] = job.check().result["loss"]
-    return losses
 
 
 def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, str]) -> Finished:
@@ -85,14 +77,6 @@ def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Pa
     assert failed.returncode != 0
     assert failed.seconds < 90
     assert failed.failure(1)["exit_code"] == 7
-
-
-def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """The script is no task of anybody's, though it has SLURM_NTASKS."""
-    shown = _srun("-N 2 -n 2", ["explain"], tmp_path, slurm).check().stdout
-    assert ("rank 0 of 2" in shown, "launcher: Slurm" in shown) == (True, True)
-    said = _submit(f"#!/bin/bash\n{shlex.join([*UNILAUNCH, 'explain'])}\n", slurm, tmp_path, "-n 2")
-    assert ("rank 0 of 1" in said, "launcher: none" in said) == (True, True)
 
 
 @pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", MPIRUN5])

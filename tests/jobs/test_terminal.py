@@ -90,21 +90,6 @@ print("rank", rank, "read", len(sys.stdin.read().split()), "words")
     assert (tmp_path / "log_output/rank.1/stdout").read_text(encoding="utf-8") == "rank 1 read 0 words\n"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.3])
-def test_a_window_that_changes_during_the_start_is_not_missed(seconds: float, tmp_path: Path) -> None:
-    """The ranks are not connected yet, or not even forked: torch is imported before."""
-    script = """
-import os, time, torch
-while os.environ["RANK"] == "0" and os.get_terminal_size() != (77, 22):
-    time.sleep(0.05)
-print("in size")
-"""
-    with _launch(tmp_path, script) as job:
-        time.sleep(seconds)
-        job.resize(22, 77)
-        job.wait_for("in size")
-
-
 def test_a_window_that_changes_its_size_tells_rank_0(tmp_path: Path) -> None:
     script = """
 import os, signal, time

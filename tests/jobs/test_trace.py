@@ -1,13 +1,12 @@
 """`--trace`: the timeline of every rank."""
 
 import json
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, finish, unilaunch
+from jobs.mpirun import Launcher
 
 
 @pytest.mark.usefixtures("by_numpy")  # every backend's epoch is traced by the same lines
@@ -38,29 +37,3 @@ def test_the_ranks_traces_fit_together(openmpi5: Launcher, tmp_path: Path) -> No
 
 def _inside(span: dict[str, float], other: dict[str, float]) -> bool:
     return other["ts"] - 1 <= span["ts"] and span["ts"] + span["dur"] <= other["ts"] + other["dur"] + 1
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_a_full_disk_costs_the_trace_alone(tmp_path: Path) -> None:
-    """No file may grow beyond 32 KiB: the trace would, and the run has its result."""
-    line = 'ulimit -f 32 && exec "$@"'
-    run = [sys.executable, "-m", "unilaunch", "run", "--data-dir", "data", "--no-save-model", "--epochs"]
-    finish([*run, "1"], tmp_path, None).check()  # it makes the partition
-    job = finish(["bash", "-c", line, "bash", *run, "100", "--trace"], tmp_path, None).check()
-    assert job.result["epochs"] == 100
-    assert "the trace is not kept" in job.console
-    assert "trace.json: cannot be written: File too large" in job.console
-    assert not [path for path in tmp_path.rglob("*") if "trace" in path.name]
-
-
-@pytest.mark.usefixtures("by_numpy")
-def test_without_it_there_is_none(tmp_path: Path) -> None:
-    """The phase of the epochs is train: `status` shows it, and a failure is reported in it."""
-    options = ["--epochs", "2", "--data-dir", "data", "--checkpoint-dir", "models", "--resume"]
-    job = unilaunch(["run", *options], tmp_path).check()
-    assert not list(tmp_path.rglob("trace.json"))
-    epochs = [json.loads(line)["epoch"] for line in (job.output / "rank.0" / "epochs.jsonl").read_text().splitlines()]
-    assert epochs == [1, 2]
-    events = [json.loads(line) for line in (job.output / "rank.0" / "events.jsonl").read_text().splitlines()]
-    (evaluation,) = [at for at, event in enumerate(events) if event.get("epoch") == 2]
-    assert [event["phase"] for event in events[:evaluation] if "phase" in event][-1] == "train"

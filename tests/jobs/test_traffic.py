@@ -1,6 +1,5 @@
 """The bytes, files and memory of a rank: exactly its halo, only its part, and nothing of the others."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jobs.mpirun import NUMPY_BACKEND, Launcher, unilaunch
+from jobs.mpirun import Launcher, unilaunch
 from jobs.trained import Trained, train_cases
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.data.sources import open_dataset
@@ -64,31 +63,6 @@ def test_bytes_are_halo_rows_times_width(width: str, trained: tuple[Trainings, P
     trainings, partition = trained
     graph = open_dataset("cora", cora, None, 0, normalize_features=True).load()
     assert trainings[width].result["bytes_per_epoch"] == 4 * _sent(graph, partition, WIDTHS[width][1])
-
-
-@pytest.mark.usefixtures("by_numpy")  # no backend opens a part
-def test_rank_opens_only_its_own_part(openmpi5: Launcher, tmp_path: Path) -> None:
-    """With the partition made ahead, no rank opens a file of another part; all read the files of the nodes."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "def watch(event, args):\n"
-        "    if event == 'open' and '/partitions/' in str(args[0]):\n"
-        "        rank = os.environ['OMPI_COMM_WORLD_RANK']\n"
-        "        with_rank = os.open(f'opened.{rank}', os.O_WRONLY | os.O_APPEND | os.O_CREAT)\n"
-        "        os.write(with_rank, f'{args[0]}\\n'.encode())\n"
-        "        os.close(with_rank)\n"
-        "if 'OMPI_COMM_WORLD_RANK' in os.environ: sys.addaudithook(watch)\n"
-    )
-    unilaunch(["partition", "--dataset", "sbm", "--num-parts", "3", "--data-dir", "data"], tmp_path).check()
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")}
-    arguments = ["run", "--data-dir", "data", "--epochs", "2"]
-    path = os.pathsep.join(map(str, (tmp_path, NUMPY_BACKEND)))
-    openmpi5.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": path}).check()
-    for rank in range(3):
-        opened = (tmp_path / f"opened.{rank}").read_text().splitlines()
-        assert opened
-        assert {Path(path).parent.name for path in opened} == {f"part.{rank}", "data", "sbm-nodes"}
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")} == made
 
 
 def _write_graph(path: Path, num_nodes: int) -> None:

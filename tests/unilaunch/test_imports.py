@@ -13,16 +13,13 @@ from unilaunch.interfaces import plugins
 HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import unilaunch",
-        "import unilaunch; unilaunch.RunSpec; unilaunch.World",
-        "from unilaunch.spec.options import parse; parse(['--help'])",
-        "from unilaunch.cli import main; sys.argv = ['unilaunch', 'partition', '--help']; main()",
-        "from unilaunch.spec.options import parse; parse(['run', '--epochs', '3'])",
-    ],
-)
+@pytest.mark.parametrize("program", [
+    "import unilaunch",
+    "import unilaunch; unilaunch.RunSpec; unilaunch.World",
+    "from unilaunch.spec.options import parse; parse(['--help'])",
+    "from unilaunch.cli import main; sys.argv = ['unilaunch', 'partition', '--help']; main()",
+    "from unilaunch.spec.options import parse; parse(['run', '--epochs', '3'])",
+])  # fmt: skip
 def test_light_paths_import_nothing_heavy(program: str) -> None:
     """No framework, no numpy, no mpi4py on `import` and on `--help`."""
     watched = f"import sys\ntry:\n    {program}\nexcept SystemExit: pass\nprint(sorted({HEAVY} & set(sys.modules)))"

@@ -20,16 +20,6 @@ def shift(numbers: Any) -> dict[str, Any]:
     return {"shifted": shifted, "rank": world.rank, "variable": os.environ["RANK"], "cwd": os.getcwd()}  # noqa: TID251, PTH109
 
 
-def unwritable() -> object:
-    """Return a value that cannot be written as JSON."""
-    return {1, 2}
-
-
-def broken() -> None:
-    """Fail."""
-    raise ValueError("broken on purpose")
-
-
 def broken_on_node1() -> None:
     """Fail on one host; wait for it in vain on the others."""
     if unilaunch.init().host == "node1":

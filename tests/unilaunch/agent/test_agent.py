@@ -2,12 +2,10 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,11 +37,6 @@ def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-c", text]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # noqa: TID251
     return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-
-
-def _failure(folder: Path) -> dict[str, Any]:
-    failure: dict[str, Any] = json.loads((folder / "rank.0" / "failure.json").read_text())
-    return failure
 
 
 def test_every_writer_is_captured_and_shown(tmp_path: Path) -> None:
@@ -80,94 +73,11 @@ def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object
     """Who, at what, and the last lines of the log."""
     done = _run(f"print('a last word', file=sys.stderr)\n{end}", tmp_path)
     assert done.returncode == code
-    failure = _failure(tmp_path)
+    failure = json.loads((tmp_path / "rank.0" / "failure.json").read_text())
     assert expected.items() <= failure.items()
     assert (failure["rank"], failure["host"], failure["phase"], failure["exit_code"]) == (0, "here", "train", code)
     assert failure["progress"] == {"epoch": 3, "epochs": 5}
     assert "a last word" in failure["last_lines"]
-
-
-def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
-    """What the rank knows of its failure is better than its exit code; its threads and exit functions run on."""
-    done = _run(
-        "import atexit, threading\n"
-        "def save(): time.sleep(0.5); print('saved')\n"
-        "atexit.register(print, 'at exit')\nthreading.Thread(target=save).start()\n"
-        "status.fail(ValueError('broken'), 3)\nreturn 3\n",
-        tmp_path,
-    )
-    assert (done.returncode, done.stdout) == (3, "saved\nat exit\n")
-    failure = _failure(tmp_path)
-    assert (failure["error"], failure["message"], failure["exit_code"]) == ("ValueError", "broken", 3)
-
-
-@pytest.mark.parametrize("stdout", ["", "sys.stdout.close()", "sys.stdout = object()"])
-def test_the_files_of_a_failed_rank_are_written(stdout: str, tmp_path: Path) -> None:
-    """As Python writes what is still in their buffers; whatever the program has made of its standard output."""
-    done = _run(
-        "print('half a line', end='', flush=False)\n"
-        "table, data = open('table.csv', 'w'), open('data', 'wb')\ntable.write('1,2\\n'); data.write(b'data')\n"
-        f"{stdout}\nstatus.fail(ValueError('broken'), 3)\nreturn 3\n",
-        tmp_path,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
-    assert stdout or done.stdout == "half a line"
-    assert ((tmp_path / "table.csv").read_text(), (tmp_path / "data").read_bytes()) == ("1,2\n", b"data")
-
-
-@pytest.mark.timed
-def test_a_child_that_lives_on_does_not_hold_the_rank(tmp_path: Path) -> None:
-    """A daemon keeps the pipe open; the rank ends well all the same, and the daemon is let be."""
-    begin = time.monotonic()
-    done = _run("print(subprocess.Popen(['sleep', '20'], start_new_session=True).pid)", tmp_path)
-    assert done.returncode == 0
-    assert time.monotonic() - begin < 10
-    os.kill(int(done.stdout), signal.SIGKILL)
-
-
-def test_a_failed_rank_leaves_no_child(tmp_path: Path) -> None:
-    """Data loaders, say."""
-    done = _run(
-        "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\nos._exit(1)", tmp_path
-    )
-    assert done.returncode == 1
-    _await_end(int(done.stdout))
-
-
-@pytest.mark.parametrize("who", ["agent", "launcher"])
-def test_a_rank_does_not_outlive_its_agent_or_its_launcher(who: str, tmp_path: Path) -> None:
-    """Though nobody could tell it."""
-    body = "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(60)\n"
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise({{}}, work))\n")
-    with subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py; true"], cwd=tmp_path) as launcher:
-        rank, agent = _pids(tmp_path / "pids")
-        os.kill(agent if who == "agent" else launcher.pid, signal.SIGKILL)
-    _await_end(rank, agent)
-    if who == "launcher":
-        assert _failure(tmp_path)["cause"] == "lost launcher"
-
-
-def _pids(file: Path) -> tuple[int, int]:
-    deadline = time.monotonic() + 20
-    while not file.exists() or not file.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    rank, agent = map(int, file.read_text().split())
-    return rank, agent
-
-
-def _await_end(*pids: int) -> None:
-    deadline = time.monotonic() + 30
-    while any(map(_is_alive, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:

@@ -56,25 +56,6 @@ def test_the_agents_lines_begin_a_line() -> None:
         assert b"".join(read + _all(stream, launcher)) == b"whole\nleaked\nunilaunch: one\nunilaunch: two\n"
 
 
-@settings(max_examples=50)
-@given(st.lists(st.sampled_from([b"a", b"bc\n", b"\n", b"d\re", b"f\r\ng", b"h\n\n"]), max_size=12))
-def test_each_line_has_the_label_once(pieces: list[bytes]) -> None:
-    """Wherever the pieces end; the text without the labels is the rank's."""
-    read = b""
-    with _stream(Shown.LABELLED) as (stream, rank, launcher):
-        stream.displays[0].label = b"[3] "
-        for piece in pieces:
-            os.write(rank, piece)
-            stream.move()
-            read += b"".join(_all(stream, launcher))
-        os.close(rank)
-        stream.move()
-        read += b"".join(_all(stream, launcher))
-    assert read.replace(b"[3] ", b"") == b"".join(pieces)
-    lines = read.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    assert all(line.startswith(b"[3] ") and line.count(b"[3] ") == 1 for line in lines[:-1])
-
-
 LINES = st.lists(st.binary(max_size=300).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=60)
 
 
@@ -109,18 +90,6 @@ def test_an_unfinished_line_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -
         os.write(rank, b"(Pdb) ")
         stream.move()
         assert _all(stream, launcher) == [b"(Pdb) "]
-
-
-def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
-    """Its output is still kept."""
-    with _stream(Shown.LINES) as (stream, rank, launcher):
-        stream.file.open(tmp_path / "stdout")
-        os.close(launcher)
-        os.write(rank, b"a line\n")
-        assert stream.move()
-        assert stream.displays[0].shown is Shown.NOTHING
-        assert (tmp_path / "stdout").read_bytes() == b"a line\n"
-        stream.file.close()
 
 
 SIZE = 1 << 17  # bytes of the disk

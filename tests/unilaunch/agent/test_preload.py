@@ -71,21 +71,3 @@ def test_a_neighbour_of_the_same_name(neighbour: str, tmp_path: Path) -> None:
     path = tmp_path / neighbour
     path.write_text("") if path.suffix else path.mkdir()
     assert first_import(Target("script", str(tmp_path / "train.py")), FRAMEWORKS) is None
-
-
-def test_a_module_and_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What their packages execute comes first."""
-    for folder, text in (("plain", "'''A package.'''\n"), ("loud", "import logging\nlogging.basicConfig()\n")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "__init__.py").write_text(text)
-        (tmp_path / folder / "train.py").write_text("import torch\n")
-        (tmp_path / folder / "__main__.py").write_text("import mindspore\n")
-    monkeypatch.chdir(tmp_path)
-    targets = [Target("module", name) for name in ("plain", "plain.train", "loud.train", "math")]
-    targets += [Target("function", f"{name}:main") for name in ("plain.train", "loud.train", "nowhere")]
-    targets += [Target("script", "none.py")]  # it is not this module's to refuse it
-    found = {target.name: first_import(target, FRAMEWORKS) for target in targets}
-    assert found == {
-        "plain": "mindspore", "plain.train": "torch", "plain.train:main": "torch", "loud.train": None,
-        "loud.train:main": None, "nowhere:main": None, "math": None, "none.py": None,
-    }  # fmt: skip

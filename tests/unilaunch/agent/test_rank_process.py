@@ -6,8 +6,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -17,9 +15,8 @@ from unilaunch.agent.output import HiddenOutput, Output
 from unilaunch.agent.processes import Loop
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
-from unilaunch.agent.stack_reader import NEVER
-from unilaunch.folder.failure import Cause, Failure
-from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Shown, encode
+from unilaunch.folder.failure import Cause
+from unilaunch.monitor.messages import Failed, Message, PassSignal, Progress
 from unilaunch.rank.status import Pace, StatusPage
 
 
@@ -34,18 +31,6 @@ def _rank() -> Iterator[tuple[RankProcess, list[Message]]]:
     loop.leave()
     rank.close_files()
     channel.be_agent()
-
-
-def test_a_message_that_was_read_before_its_turn_is_not_waited_for(tmp_path: Path) -> None:
-    """Output that arrives before the rank's place lets the agent read that at once; the event of it comes after."""
-    with _rank() as (rank, passed_on):
-        os.write(rank.channel._ranks_ends[1], b"a warning\n")
-        rank.channel._ranks_control.sendall(encode(Placed("here", "cpu", "run", str(tmp_path), Shown.ALL, abort=True)))
-        turning = Thread(target=rank.loop.turn, args=[1.0], daemon=True)
-        turning.start()
-        turning.join(10.0)
-        assert not turning.is_alive()
-        assert len(passed_on) == 1
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,22 +71,6 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
     assert failure.cause is cause
 
 
-def test_a_rank_that_has_reported_its_failure_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs its exit functions; the agent kills it a second later, but only if the job is to end."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
-    for abort in (False, True):
-        with _rank() as (rank, _):
-            monkeypatch.setattr(rank.output, "open", lambda _: None)
-            rank._understand(Placed("here", "cpu", "run", "rank.0", Shown.ALL, abort), [])
-            rank._understand(Failed(Failure(Cause.EXCEPTION, "broken", 3)), [])
-            assert (rank.kill_at < NEVER) is abort
-            rank.end()
-            assert time.monotonic() < rank.kill_at < NEVER
-    signal.signal(signal.SIGTERM, before)
-    assert not came
-
-
 def test_the_last_output_is_read_however_late_the_agent_is() -> None:
     """It was held for seconds between the rank's exit and its look at what is due: nothing was read in between."""
     with _rank() as (rank, _):
@@ -125,21 +94,3 @@ def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
         assert [progress.age for progress in told] == [0.0] * 20
         teller.tick(200.0)
         assert told[-1].age == 81.0
-
-
-def test_what_a_rank_writes_while_it_waits_for_others_is_no_progress() -> None:
-    """One rank was stuck, and a thread of another one, which waited for it, wrote a line now and then."""
-    with _rank() as (rank, _):
-        page, sent = StatusPage(), list[Progress]()
-        teller = ProgressTeller(os.getpid(), page, rank.output, sent.append)
-        for second in range(20):
-            page.note_waiting(waiting=second >= 10)
-            os.write(rank.channel._ranks_ends[0], b"still here\n")
-            rank.output.streams[0].move()
-            teller.tick(100.0 + second)
-        assert [(progress.age, progress.waiting) for progress in sent[:11]] == [(0.0, False)] * 10 + [(0.0, True)]
-        teller.tick(200.0)
-        assert (sent[-1].age, sent[-1].waiting) == (90.0, True)
-        page.note_waiting(waiting=False)
-        teller.tick(201.0)
-        assert sent[-1].age == 0.0

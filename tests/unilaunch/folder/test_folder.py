@@ -81,50 +81,21 @@ def test_what_is_the_users_is_refused_and_stays(name: str, tmp_path: Path) -> No
     else:
         (tmp_path / name).write_text("only copy")
     before = _names(tmp_path)
-    refused = []
-    for rank in range(2):
-        output = OutputFolder(tmp_path, rank, 2, "second")
-        try:
-            output.claim()
-        except InputError as error:
-            refused.append(str(error))
-        output.let_go()
-    words = f"{name} is there, and unilaunch did not make it: move it away, or choose another --output-dir"
-    assert refused == [f"--output-dir {tmp_path}: {words}"]
+    second = [OutputFolder(tmp_path, rank, 2, "second") for rank in range(2)]
+    with pytest.raises(InputError, match=f"--output-dir {tmp_path}: {name} is there"):
+        _claim(second)
+    _end(second)
     assert _names(tmp_path) == before
     kept = tmp_path / name / "thesis" if name.startswith("rank") else tmp_path / name
     assert kept.read_text() == "only copy"
-
-
-def test_what_the_run_does_not_write_stays(tmp_path: Path) -> None:
-    """A program's own result.json, checkpoints, report.json, rank.py and rank.7: at every start and restart."""
-    for run in ("first", "second", "third"):
-        folders = [OutputFolder(tmp_path, rank, 2, run, Use(files=["spec.json"])) for rank in range(2)]
-        _claim(folders)
-        for folder in folders:
-            folder.open()
-        folders[0].write_spec({"args": [run]})
-        for name in ("result.json", "report.json", "rank.py", "rank.txt", "checkpoints/newest", "rank.7/thesis"):
-            path = tmp_path / name
-            path.parent.mkdir(exist_ok=True)
-            if run == "first":
-                path.write_text("the user's")
-            assert path.read_text() == "the user's"
-        _end(folders)
-    assert (
-        sorted(path.name for path in (tmp_path / "previous").glob("*/*"))
-        == ["rank.0"] * 2 + ["rank.1"] * 2 + ["spec.json"] * 2
-    )
 
 
 def test_a_report_does_not_take_the_place_of_the_users(tmp_path: Path) -> None:
     """It lies with rank 0's output, and one line says so; a report of ours is moved aside by the next run."""
     (tmp_path / "report.json").write_text("the user's")
     (folder,) = _open(tmp_path, 1, "first")
-    said = write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
+    assert str(folder.rank_dir / "report.json") in write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
     assert (tmp_path / "report.json").read_text() == "the user's"
-    assert json.loads((folder.rank_dir / "report.json").read_text()) == {"of": "first"}
-    assert said.endswith(f"the report of this run is {folder.rank_dir / 'report.json'}")
     (tmp_path / "report.json").unlink()
     write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
     _open(tmp_path, 1, "second")
@@ -167,34 +138,6 @@ def test_checkpoints_of_the_user_are_refused(tmp_path: Path) -> None:
     (folder.checkpoints / "epoch-000001.safetensors").touch()
     with pytest.raises(InputError, match=r"checkpoints is there, and unilaunch did not make it.*--checkpoint-dir"):
         folder.make_checkpoints("give --checkpoint-dir")
-
-
-def test_a_folder_that_cannot_be_written_is_named() -> None:
-    """With the option and the reason."""
-    folder = OutputFolder(Path("/proc/none"), 0, 1, "run")
-    for step in (folder.claim, folder.open):
-        with pytest.raises(InputError, match="--output-dir /proc/none: rank 0 cannot write there"):
-            step()
-
-
-def test_a_second_run_is_refused_while_the_first_one_has_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many of the first one's guards are left; it is named, and nothing of it moves."""
-    monkeypatch.setattr(claim, "_PATIENCE", 0.2)
-    first = [OutputFolder(tmp_path, rank, 2, "first", Use(claims=rank == 0)) for rank in range(2)]
-    _claim(first)
-    for folder in first:
-        folder.open()
-    before = sorted(tmp_path.rglob("*"))
-    for left in (first[:], first[1:]):
-        _end(set(first) - set(left))
-        second = OutputFolder(tmp_path, 0, 2, "second")
-        with pytest.raises(InputError, match=rf"run first is writing there \(process {os.getpid()} on \S+, since 20"):
-            second.claim()
-        assert sorted(tmp_path.rglob("*")) == before
-    _end(first)
-    _open(tmp_path, 2, "second")
 
 
 @pytest.mark.parametrize("end", [OutputFolder.let_go, lambda folder: claim.release(folder.root, "first")])
@@ -249,37 +192,6 @@ def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: 
     (tmp_path / "result.json").write_text("the user's")
     keep_reports(tmp_path, 3, {0: RankSeen(run="third", host="node1", result={})})
     assert (tmp_path / "result.json").read_text() == "the user's"
-
-
-def test_a_record_that_cannot_be_written_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In one line, under the name that the user gave: no folder, or a number that JSON does not have."""
-    monkeypatch.chdir(tmp_path)
-    (folder,) = _open(Path("here"), 1, "run")
-    (tmp_path / "here").rename("there")
-    for _ in range(3):
-        folder.record(phase="train")
-        folder.append_stderr("a line\n")
-        folder.write_spec({"args": []})
-        folder.write_result({})
-        folder.write_value(1)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("unilaunch: here/rank.0: rank 0 can no longer write its records: ")
-    (folder,) = _open(tmp_path / "there", 1, "another")
-    folder.record(loss=float("nan"))
-    folder.write_result({"loss": float("inf")})
-    assert capsys.readouterr().err.count("can no longer write its records") == 1
-
-
-def test_paths_are_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program may change the folder; what is shown stays what the user typed."""
-    monkeypatch.chdir(tmp_path)
-    (folder,) = _open(Path("here"), 1, "run")
-    monkeypatch.chdir("/")
-    folder.record(phase="train")
-    assert "train" in (tmp_path / "here" / "rank.0" / "events.jsonl").read_text()
-    assert str(folder.shown) == "here"
 
 
 @pytest.mark.system
@@ -392,18 +304,6 @@ def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], orde
         assert len(list(root.glob("rank.*"))) == sizes[-1]
         results = [json.loads(path.read_text())["run"] for path in root.rglob("result.json*")]
         assert sorted(results) == list(range(len(sizes)))
-
-
-def test_ranks_that_come_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Each in its own thread, over a run that had more ranks."""
-    _open(tmp_path, 12, "first")
-    folders = [OutputFolder(tmp_path, rank, 4, "second") for rank in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(OutputFolder.claim, folders))
-        list(pool.map(OutputFolder.open, folders))
-    _end(folders)
-    assert sorted(path.name for path in tmp_path.glob("rank.*")) == [f"rank.{rank}" for rank in range(4)]
-    assert len(list((tmp_path / "previous" / "first").glob("rank.*"))) == 12
 
 
 def test_a_folder_that_a_run_found_is_not_moved(tmp_path: Path) -> None:

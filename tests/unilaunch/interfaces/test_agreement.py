@@ -4,7 +4,7 @@ import pytest
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.errors import InputError, PlacementError, RefusedTogetherError, RendezvousError
+from unilaunch.errors import InputError, PlacementError, RefusedTogetherError
 from unilaunch.interfaces.agreement import agree
 from unilaunch.rendezvous.alone import Alone
 
@@ -40,11 +40,3 @@ def test_a_rank_is_named_once() -> None:
         assert str(refusal.value).endswith(said)
         assert str(refusal.value).startswith("rank 1 on ")
         assert str(refusal.value).count("rank 1 on") == 1
-
-
-@pytest.mark.parametrize(("error", "code"), [(InputError("no"), 2), (RendezvousError("no"), 1)])
-def test_one_rank_refuses_as_many(error: InputError | RendezvousError, code: int) -> None:
-    """The exit code goes with it."""
-    with pytest.raises(RefusedTogetherError, match="no") as refusal:
-        agree(Alone(), error)
-    assert refusal.value.exit_code == code

@@ -42,7 +42,3 @@ def test_whatever_a_rank_notes_can_be_described(facts: dict[str, Any]) -> None:
     """A rank's note comes from another process: it may hold anything."""
     step = Step.from_facts(facts)
     assert step is None or json.dumps(step.as_facts(), allow_nan=False)
-
-
-def test_a_step_has_a_name() -> None:
-    assert (Step("epoch", 3, 200).place, Step("batch", 7).place) == ("epoch 3 of 200", "batch 7")

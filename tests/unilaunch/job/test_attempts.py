@@ -18,7 +18,7 @@ from unilaunch.job.api import Job
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
-from unilaunch.job.stop import UserSignals, noting_signals
+from unilaunch.job.stop import UserSignals
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
@@ -134,12 +134,3 @@ def test_a_second_cancel_is_no_echo() -> None:
     job._caller = Caller(signals, attended=False)
     job.cancel()
     assert signals.again
-
-
-def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not be restored, and the job's result would be lost."""
-    before = signal.getsignal
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGUSR1 else before(number))
-    with noting_signals(UserSignals()):
-        assert before(signal.SIGUSR1) == signal.SIG_DFL
-        assert before(signal.SIGTERM) != signal.SIG_DFL

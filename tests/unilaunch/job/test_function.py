@@ -42,10 +42,6 @@ def configured(cfg: dict[str, float], seeds: int = 0) -> None:
     """Get its first argument from a decorator."""
 
 
-def collect(*args: Any, **options: Any) -> None:
-    """Take anything."""
-
-
 @pytest.mark.parametrize(("function", "options", "words"), [
     (lambda: 1, {}, "'<lambda>': ranks cannot find it by this name"),
     (functools.partial(train, 1), {}, "partial"),

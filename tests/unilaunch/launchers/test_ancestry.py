@@ -46,15 +46,6 @@ def test_a_python_launcher_is_known_by_its_command_line(line: str, launcher: str
     assert _launcher_of(Ancestor(("python3", "python3"), ancestry.read_scripts(line.encode().split(b" ")))) == launcher
 
 
-@pytest.mark.parametrize(("stat", "expected"), [
-    ("17 (slurmstepd) S 1 17 17 0", ("slurmstepd", 1)), ("17 (a (b) c) R 5 17 17", ("a (b) c", 5)),
-])  # fmt: skip
-def test_a_name_with_parentheses(stat: str, expected: tuple[str, int]) -> None:
-    """As proc(5) warns."""
-    name, fields = ancestry.read_stat(stat)
-    assert (name, int(fields[1])) == expected
-
-
 def test_the_first_process_of_a_container_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be mpirun: `docker run IMAGE mpirun ...`."""
     monkeypatch.setattr("os.getppid", lambda: 1)

@@ -145,24 +145,16 @@ def test_a_single_rank_of_a_job_file_is_stopped_patiently() -> None:
     assert (found.size, found.patient) == (1, True)
 
 
-def _summary(environ: dict[str, str]) -> tuple[object, ...]:
+#: Each launcher's environment, as it really was or as it is documented, and what it says.
+CASES = {name: (_captured(name), expected) for name, expected in READ.items()} | WRITTEN
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_environments_are_read(name: str) -> None:
+    environ, expected = CASES[name]
     found = launchers.detect(environ)
-    return (
-        found.launcher, found.rank, found.size, found.local_rank, found.local_size, found.mpi, found.rank_0_hosts
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", READ)
-def test_captured_environments_are_read(name: str) -> None:
-    """Each launcher's, as it really was."""
-    assert _summary(_captured(name)) == READ[name]
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_written_environments_are_read(name: str) -> None:
-    """Each launcher's, as it is documented."""
-    environ, expected = WRITTEN[name]
-    assert _summary(environ) == expected
+    numbers = (found.rank, found.size, found.local_rank, found.local_size)
+    assert (found.launcher, *numbers, found.mpi, found.rank_0_hosts) == expected
 
 
 #: What each launcher cannot do without. Where all of Open MPI's, or both of Hydra's own, are gone, it is another's.
@@ -186,7 +178,7 @@ NEEDED = {
 @pytest.mark.parametrize(("launcher", "name"), [(launcher, name) for launcher in NEEDED for name in NEEDED[launcher]])
 def test_a_missing_variable_is_refused(launcher: str, name: str) -> None:
     """One of what a launcher always sets is gone, whichever: never a guess, never world size 1."""
-    environ = dict(WRITTEN[launcher][0] if launcher in WRITTEN else _captured(launcher))
+    environ = dict(CASES[launcher][0])
     del environ[name]
     if launcher == "PALS of another version" and name == "PALS_RANKID":
         environ["PALS_NRANKS"] = "4"  # in this version nothing else is known to say that there are several
@@ -338,20 +330,6 @@ def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
     assert slurm.first_host(nodes) == first
 
 
-@given(st.data())
-def test_numbers_are_what_the_variables_say(data: st.DataObject) -> None:
-    """For any rank of any job; an allocation's variables around it change nothing: mpirun is the innermost."""
-    size = data.draw(st.integers(1, 10**6))
-    rank, local_size = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
-    local_rank = data.draw(st.integers(0, local_size - 1))
-    others = [name for name in SIZES if size > 1 or not name.startswith("PET_")]  # several pods are never one rank
-    around = data.draw(st.dictionaries(st.sampled_from([*others, "SLURM_NTASKS"]), st.just("7")))
-    names = (openmpi.RANK, openmpi.SIZE, openmpi.LOCAL_RANK, openmpi.LOCAL_SIZE)
-    numbers = (rank, size, local_rank, local_size)
-    found = launchers.detect(around | dict(zip(names, map(str, numbers), strict=True)))
-    assert (found.rank, found.size, found.local_rank, found.local_size) == numbers
-
-
 def test_slurm_says_that_a_step_is_on_one_host() -> None:
     """Then nothing but loopback is listened at; of a heterogeneous step the variable counts one component's nodes."""
     one, two = _captured("slurm-22.05-one-node"), _captured("slurm-22.05-uneven")
@@ -359,16 +337,6 @@ def test_slurm_says_that_a_step_is_on_one_host() -> None:
     assert not launchers.detect(two).one_host
     assert not launchers.detect(one | {"SLURM_HET_SIZE": "2"}).one_host
     assert launchers.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1  # an sbatch script
-
-
-def test_a_shell_of_srun_starts_other_steps() -> None:
-    """Mpirun's own srun must not wait for the processors that the step holds."""
-    step = _captured("slurm-22.05-one-node")
-    slurm = launchers.known()["slurm"]
-    assert slurm.mpirun_variables(step) == {"SLURM_OVERLAP": "1"}
-    for other in ({"SLURM_OVERLAP": "0"}, {"SLURM_STEP_ID": "4294967290"}):
-        assert slurm.mpirun_variables(step | other) == {}
-    assert slurm.mpirun_variables({}) == {}
 
 
 def test_a_role_that_is_left_in_the_shell_makes_no_helper() -> None:

@@ -1,13 +1,12 @@
 """The log lines of a job, with their times, also while it still runs."""
 
-import threading
 import time
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.look.lines import Reader, Stream, follow
+from unilaunch.look.lines import Reader, Stream
 
 
 def _reader(folder: Path, content: bytes, name: str = "stdout", times: str = "") -> Reader:
@@ -56,23 +55,3 @@ def test_anything_can_be_read(content: bytes) -> None:
         reader = _reader(Path(name), content)
         assert len(list(reader.lines())) == len(content.split(b"\n")) - content.endswith(b"\n") - (not content)
         reader.close()
-
-
-def test_output_that_an_agent_writes_late_is_read(tmp_path: Path) -> None:
-    """The ranks record their end themselves; their last lines come through the agent."""
-    path, is_written = tmp_path / "stdout", threading.Event()
-    path.write_text("first\n")
-
-    def write_late() -> None:
-        time.sleep(1.5)
-        with path.open("a") as file:
-            file.write("last\n")
-        is_written.set()
-
-    looks = iter([False])
-    agent = threading.Thread(target=write_late)
-    agent.start()
-    stream = Stream(0, "stdout", path)
-    lines = [line.text for line in follow(lambda: next(looks, True), lambda: [stream], is_written.is_set) if line]
-    agent.join()
-    assert lines == ["first", "last"]

@@ -6,16 +6,13 @@ from unilaunch.machine import addresses
 from unilaunch.machine.addresses import own_addresses, own_names, resolve
 
 
-@pytest.mark.parametrize(
-    ("called", "host", "is_own"),
-    [
-        ("node0", "node0.cluster.example", True),
-        ("node0.cluster.example", "node0.ib.example", True),
-        ("node0", "node01.cluster.example", False),
-        ("node0", "127.0.0.1", True),
-        ("203.0.113.7", "203.0.113.8", False),
-    ],
-)
+@pytest.mark.parametrize(("called", "host", "is_own"), [
+    ("node0", "node0.cluster.example", True),
+    ("node0.cluster.example", "node0.ib.example", True),
+    ("node0", "node01.cluster.example", False),
+    ("node0", "127.0.0.1", True),
+    ("203.0.113.7", "203.0.113.8", False),
+])  # fmt: skip
 def test_a_name_of_this_host(called: str, host: str, *, is_own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With any domain or none; an address is compared as a whole."""
     monkeypatch.setattr("socket.gethostname", lambda: called)

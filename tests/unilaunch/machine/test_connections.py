@@ -4,8 +4,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from selectors import DefaultSelector
@@ -15,25 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.machine import connections
-from unilaunch.machine.connections import Dialer, Listener, NotProvenError, dial, new_secret
-
-
-def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
-    """A busy rank 0 may have accepted it: the connection of a second call would be closed, and the job would end."""
-    secret = new_secret()
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        address, port = listener.getsockname()
-        calling = pool.submit(dial, [(address, port)], secret, 1, 0.5)
-        connection, _ = listener.accept()
-        with connection:
-            busy = Listener(secret, f"{address} {port}")
-            connection.sendall(busy.feed(connection.recv(100)))
-            welcome = busy.feed(connection.recv(100))
-            time.sleep(1)
-            connection.sendall(welcome)
-            accepted = calling.result()
-            assert accepted
-            accepted.close()
+from unilaunch.machine.connections import Dialer, Listener, NotProvenError, new_secret
 
 
 def test_strangers_leave_a_process_half_of_its_open_files() -> None:

@@ -1,7 +1,5 @@
 """The control connection between agents and the monitor, over real sockets."""
 
-import os
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +10,7 @@ from typing import Any
 import pytest
 
 from unilaunch.folder.failure import Cause, Failure
-from unilaunch.interfaces.calls import Operation
-from unilaunch.monitor import monitor as monitoring
 from unilaunch.monitor.connection import Connection, listen
-from unilaunch.monitor.http_server import HttpServer
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.messages import (
     End,
@@ -31,9 +26,8 @@ from unilaunch.monitor.messages import (
     ShowStacks,
     Stack,
 )
-from unilaunch.monitor.monitor import SETTLE, Monitor
+from unilaunch.monitor.monitor import Monitor
 from unilaunch.monitor.verdict import Verdict
-from unilaunch.record import replace
 
 FAILURE = Failure(Cause.EXCEPTION, "broken", 3, error="ValueError", rank=1, host="b")
 
@@ -166,21 +160,6 @@ def test_a_stranger_is_not_heard() -> None:
         assert set(job.inbox.ranks) == {1}
 
 
-def test_a_forked_rank_keeps_no_socket_of_the_monitor() -> None:
-    """Neither the listening ones, that of the metrics included, nor an agent's; the monitor goes on to hear it."""
-    with _job() as job:
-        server = HttpServer(socket.create_server(("127.0.0.1", 0)), job.inbox.selector, {})
-        (agent,) = job.name(1)
-        if not (rank := os.fork()):
-            job.inbox.close_files()
-            own = (server.listener, job.inbox.acceptor.listener, *(one.connection for one in job.inbox.connections))
-            os._exit(0 if len(own) == 3 and all(each.fileno() < 0 for each in own) else 1)
-        assert os.waitpid(rank, 0)[1] == 0
-        agent.tell(0, Exited(0))
-        job.until(lambda: job.inbox.ranks[0].is_over)
-        server.close()
-
-
 def test_a_false_monitor_is_not_believed() -> None:
     """Who answers first, but does not know the secret, gives no orders; the true one is found beside it."""
     with _job() as job:
@@ -210,48 +189,6 @@ def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(host_timeout: float
         assert max(1, host_timeout * 0.99 - pause) <= pause * number <= host_timeout
 
 
-@pytest.mark.timed
-def test_without_file_descriptors_it_does_not_spin() -> None:
-    """A caller that cannot be let in yet is let in later, and meanwhile no processor is used."""
-    with _job() as job:
-        job.call().tell(1, Named(1, "a"))
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        taken = os.dup(0)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 1, before[1]))
-            used, until = time.process_time(), time.monotonic() + 1.0
-            while time.monotonic() < until:
-                job.inbox.take(0.2)
-            assert time.process_time() - used < 0.2
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-            os.close(taken)
-        job.until(lambda: job.inbox.ranks)
-
-
-@pytest.mark.timed
-def test_a_long_value_takes_time_in_proportion() -> None:
-    """30 MB in a second: what has been searched for a line's end is not searched again."""
-    with _job() as job:
-        used = time.process_time()
-        job.call().tell(1, Named(1, "a"), Returned("x" * 30_000_000))
-        job.until(lambda: job.inbox.ranks)
-        assert time.process_time() - used < 2  # 17 s, when each piece was searched from the beginning
-
-
-@pytest.mark.timed
-def test_a_failure_ends_the_job_at_once() -> None:
-    with _job(3) as job:
-        agents = job.name(3)
-        agents[1].tell(1, Failed(FAILURE))
-        job.until(lambda: job.inbox.failed)
-        begin = time.monotonic()
-        assert job.end().first.rank == 1
-        assert time.monotonic() < begin + SETTLE + 1
-        job.until(lambda: all(agent.orders for agent in agents))
-        assert agents[0].orders == [End(3)]
-
-
 def test_without_abort_a_rank_that_has_not_connected_yet_may_go_on() -> None:
     """The other one has failed before this one was heard of."""
     with _job(2, abort=False) as job:
@@ -266,36 +203,6 @@ def test_without_abort_a_rank_that_has_not_connected_yet_may_go_on() -> None:
         assert not job.monitor.ending
         agents[0].tell(0, Exited(0))
         assert job.end().first.rank == 1
-
-
-def test_ranks_that_refuse_together_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late one of them is: it has yet to say why, and to write that into its log."""
-    monkeypatch.setattr(monitoring, "DOUBT", 0.0)
-    refused = replace(FAILURE, together=True)
-    with _job(3) as job:
-        agents = job.name(3)
-        for rank in (1, 2):
-            agents[rank].tell(rank, Failed(refused), Exited(3))
-        job.until(lambda: len(job.inbox.failed) == 2, look=True)
-        for _ in range(3):
-            time.sleep(0.01)
-            job.monitor.look()
-        assert not job.monitor.ending
-        agents[0].tell(0, Failed(refused), Exited(3))
-        assert job.end().everywhere
-
-
-def test_ranks_that_stand_still_are_asked_where() -> None:
-    """And then the job ends, with an exit code of its own."""
-    with _job(2, stall_timeout=0.3) as job:
-        agents = job.name(2)
-        job.until(lambda: all(agent.orders for agent in agents), look=True)
-        assert agents[0].orders == [ShowStacks()]
-        for rank, agent in enumerate(agents):
-            agent.tell(rank, _stack(3, "wait"))
-        verdict = job.end()
-        assert verdict.exit_code == 124
-        assert verdict.stacks[0]["ranks"] == [0, 1]
 
 
 def test_without_abort_ranks_that_wait_for_a_failed_one_are_found() -> None:
@@ -328,22 +235,6 @@ def test_ranks_that_went_on_are_asked_anew() -> None:
         assert "second" in job.end().stacks[0]["where"]
 
 
-def test_ranks_in_different_collectives_end_the_job_with_both_names() -> None:
-    """They wait for each other without end; nobody had to ask for a stall's timeout."""
-    with _job(2) as job:
-        agents = job.name(2)
-        for rank, operation in enumerate((Operation.EXCHANGE, Operation.BARRIER)):
-            kinds = bytes((Operation.ALL_REDUCE, operation)).hex()
-            agents[rank].tell(rank, Progress({}, 1.0, calls=7, kinds=kinds))
-        job.until(lambda: all(agent.orders for agent in agents), look=True)
-        for rank, agent in enumerate(agents):
-            agent.tell(rank, _stack(rank, "train"))
-        verdict = job.end()
-        assert (verdict.exit_code, verdict.first.final) == (1, True)
-        assert "rank 0 is at an exchange of rows (collective 7) and rank 1 is at barrier" in verdict.line
-        assert [group["ranks"] for group in verdict.stacks] == [[0], [1]]
-
-
 def test_progress_that_is_sent_late_counts_from_when_it_was_made() -> None:
     """An agent sends at most two messages a second; a stall begins with the last progress, not with its message."""
     with _job() as job:
@@ -356,33 +247,3 @@ def test_progress_that_is_sent_late_counts_from_when_it_was_made() -> None:
         agent.tell(0, Progress({"epoch": 3}, 20.0))
         job.until(lambda: job.inbox.ranks[0].progress["epoch"] == 3)
         assert time.monotonic() - job.inbox.ranks[0].moved < 13.0
-
-
-def test_the_first_rank_has_a_limit() -> None:
-    """From the moment at which the launcher was started: other nodes may have been awaited before."""
-    with _job(2, several=True, start_limit=0.3) as job:
-        time.sleep(0.4)
-        job.monitor.begin()
-        job.monitor.look()
-        assert not job.monitor.ending
-        verdict = job.end()
-        assert (verdict.exit_code, verdict.first.cause) == (1, Cause.NEVER_BEGAN)
-        assert "(--timeout): the other hosts must reach this one" in verdict.line
-
-
-def test_ranks_that_are_never_heard_of_stand_still_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import that hangs, say: the job ends, but not while a slow machine starts its ranks.
-
-    An agent that connects later gets the message that the job has ended.
-    """
-    monkeypatch.setattr(monitoring, "START", 0.6)
-    with _job(2, stall_timeout=0.1) as job:
-        time.sleep(0.2)
-        job.monitor.look()
-        job.monitor.look()
-        assert not job.monitor.ending
-        assert job.end().exit_code == 124
-        late = job.call()
-        late.tell(0, Named(0, "a"))
-        job.until(lambda: late.orders)
-        assert late.orders == [End(124)]

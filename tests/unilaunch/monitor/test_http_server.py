@@ -66,22 +66,6 @@ def test_strangers_have_bounds() -> None:
             caller.close()
 
 
-def test_a_visitor_may_be_closed_in_the_turn_in_which_it_writes() -> None:
-    """One visitor too many closes the oldest, which the same `select` has found ready: the monitor lives on."""
-    with _server({"/status": "{}"}) as (server, port):
-        callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(16)]
-        _turn(server)
-        callers.append(socket.create_connection(("127.0.0.1", port)))
-        callers[0].sendall(b"GET")
-        while len(ready := server.selector.select(0.01)) < 2:
-            pass
-        for key, _ in ready:
-            key.data()
-        assert len(server.visitors) == 16
-        for caller in callers:
-            caller.close()
-
-
 def test_names_in_metrics_are_escaped() -> None:
     """A model chooses the names of its figures."""
     rank = {

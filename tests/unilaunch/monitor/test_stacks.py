@@ -4,27 +4,9 @@ from pathlib import Path
 
 import unilaunch
 from unilaunch.interfaces.step import Step
-from unilaunch.monitor.messages import Stack
-from unilaunch.monitor.stacks import describe, group, without_launcher
+from unilaunch.monitor.stacks import describe, without_launcher
 
-STACK = """Thread 0x00007f0000000001 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 320 in wait
-
-Current thread 0x00007f0000000002 (most recent call first):
-  File "/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
-  File "/home/me/train.py", line 40 in step
-  File "/home/me/train.py", line 60 in <module>
-  File "/work/unilaunch/rank/program.py", line 51 in _run_script
-"""
 EPOCH_12 = Step("epoch", 12, 200).as_facts()
-OTHER = STACK.replace("line 40 in step", "line 12 in load_part").replace("all_reduce", "read")
-
-
-def test_the_main_thread_is_told_innermost_first() -> None:
-    where = describe(STACK, EPOCH_12)
-    frames = "all_reduce (distributed_c10d.py:2501) < step (train.py:40) < <module> (train.py:60)"
-    assert where == f"{frames}, in epoch 12 of 200"
-    assert describe("stopped (SIGSTOP)", {"phase": "train"}) == "stopped (SIGSTOP), in phase 'train'"
 
 
 def test_the_program_s_line_follows_those_of_libraries() -> None:
@@ -43,14 +25,6 @@ def test_the_program_s_line_follows_those_of_libraries() -> None:
         assert describe("".join(calls) + program, EPOCH_12) == f"{shown} < ... < loss (train.py:9), in epoch 12 of 200"
         assert describe("".join(calls[:4]) + program, EPOCH_12) == f"{shown} < loss (train.py:9), in epoch 12 of 200"
     assert describe("".join(calls), EPOCH_12) == f"{shown}, in epoch 12 of 200"
-
-
-def test_ranks_at_one_place_are_together() -> None:
-    """The odd ones come last."""
-    told = {rank: Stack(OTHER if rank == 3 else STACK, EPOCH_12) for rank in range(8)}
-    groups = group(told)
-    assert [one["ranks"] for one in groups] == [[0, 1, 2, 4, 5, 6, 7], [3]]
-    assert "load_part" in groups[1]["where"]
 
 
 def test_the_frames_that_run_the_program_are_left_out() -> None:

@@ -50,17 +50,13 @@ def test_a_straggler_is_named_though_ranks_report_at_different_moments() -> None
     assert [one.rank for one in found if one] == [1]
 
 
-@pytest.mark.parametrize(
-    ("busy", "steps"),
-    [
-        ([[0.1, 0.1, 0.11, 0.1]] * 4, (20, 20, 20, 20)),  # little more than the others
-        ([[0.1, 0.1, 0.2, 0.1], [0.1, 0.1, 0.1, 0.1]] * 2, (20, 20, 20, 20)),  # it does not last
-        ([[0.001, 0.001, 0.01, 0.001]] * 4, (20, 20, 20, 20)),  # the steps last half a second for another reason
-        ([[0.1, 0.1, 0.2, 0.1]] * 4, (20, 20, 60, 20)),  # their steps are not the same ones
-        ([[0.1, 0.1, 0.2, 0.1]] * 4, (2, 2, 2, 2)),  # too few steps
-        ([[0.5]] * 4, (20,)),  # alone
-    ],
-    ids=["close", "short", "small", "unlike", "few", "alone"],
-)
+@pytest.mark.parametrize(("busy", "steps"), [
+    ([[0.1, 0.1, 0.11, 0.1]] * 4, (20, 20, 20, 20)),  # little more than the others
+    ([[0.1, 0.1, 0.2, 0.1], [0.1, 0.1, 0.1, 0.1]] * 2, (20, 20, 20, 20)),  # it does not last
+    ([[0.001, 0.001, 0.01, 0.001]] * 4, (20, 20, 20, 20)),  # the steps last half a second for another reason
+    ([[0.1, 0.1, 0.2, 0.1]] * 4, (20, 20, 60, 20)),  # their steps are not the same ones
+    ([[0.1, 0.1, 0.2, 0.1]] * 4, (2, 2, 2, 2)),  # too few steps
+    ([[0.5]] * 4, (20,)),  # alone
+], ids=["close", "short", "small", "unlike", "few", "alone"])  # fmt: skip
 def test_nobody_is_named_without_reason(busy: Sequence[Sequence[float]], steps: Sequence[int]) -> None:
     assert _named(busy, steps) == []

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unilaunch.errors import EnvironmentMismatchError, PlacementError
 from unilaunch.machine.devices import absent_devices, visible_devices
@@ -186,41 +184,3 @@ def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
     facts = [_facts("a", mask.split(",")) for mask in masks]
     placements = place("cuda", KINDS, None, facts)
     assert [fact["devices"]["cuda"][p.index] for fact, p in zip(facts, placements, strict=True)] == taken
-
-
-def _one_by_one(kind: str, facts: list[Facts]) -> list[tuple[int, int]]:
-    """Return each rank's index and threads by the definition; it looks at all ranks of the host for each rank."""
-    found: dict[int, tuple[int, int]] = {}
-    for rank in sorted(range(len(facts)), key=lambda rank: (len(facts[rank]["devices"][kind]), rank)):
-        mine = facts[rank]
-        local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
-        taken = {facts[other]["devices"][kind][found[other][0]] for other in local if other in found}
-        free = [name for name in mine["devices"][kind] if name not in taken]
-        if not free:
-            raise PlacementError(f"rank {rank} ")
-        sharing = sum(bool(facts[other]["cores"] & mine["cores"]) for other in local)
-        threads = max(1, mine["cores"].bit_count() // sharing)
-        found[rank] = (mine["devices"][kind].index(free[0]), threads)
-    return [found[rank] for rank in range(len(facts))]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("ab"),
-            st.lists(st.sampled_from("01234"), min_size=1, unique=True),
-            st.sets(st.integers(0, 9), min_size=1).map(list),
-        ),
-        min_size=1, max_size=6,
-    )
-)  # fmt: skip
-def test_places_are_those_of_the_definition(ranks: list[tuple[str, list[str], list[int]]]) -> None:
-    """The same devices and threads, and the same rank is refused."""
-    facts = [_facts(*one) for one in ranks]
-    try:
-        expected = _one_by_one("cuda", facts)
-    except PlacementError as error:
-        with pytest.raises(PlacementError, match=f"^{error}"):
-            place("cuda", KINDS, None, facts)
-        return
-    assert [(p.index, p.threads) for p in place("cuda", KINDS, None, facts)] == expected

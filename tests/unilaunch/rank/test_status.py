@@ -1,7 +1,6 @@
 """The page that a rank's agent can read."""
 
 import socket
-import time
 from typing import Any, cast
 
 import numpy as np
@@ -67,19 +66,3 @@ def test_the_last_step_is_known_in_the_next_phase() -> None:
         facts = status.page.read()[1]
     assert Step.from_facts(facts) is None
     assert Step.last_from_facts(facts) == Step("batch", 9, 9, {"error": 0.5})
-
-
-def test_what_is_between_two_waits_is_work() -> None:
-    """A wait that was not measured counts as usual."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        status = Status(ours, StatusPage())
-        began = time.perf_counter()
-        status.end_wait(0.0)
-        time.sleep(0.05)
-        status.end_wait(0.02)
-        most = time.perf_counter() - began - 0.02
-        assert (status.pace.steps, 0.025 < status.pace.busy <= most + 1e-6) == (2, True)
-        busy = status.pace.busy
-        status.end_wait(None)
-        assert status.page.read_pace() == Pace(3, 2 * busy)

@@ -1,22 +1,16 @@
 """A rank's work, as far as it shows without a framework."""
 
 import signal
-import socket
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillWorks
 from unittest.mock import MagicMock, create_autospec
 
 import pytest
 import torch
 
-from unilaunch.errors import REQUEUE, StoppedError
 from unilaunch.folder.failure import Cause, describe_exception
 from unilaunch.interfaces.backend import Backend, Placement
 from unilaunch.interfaces.model import Model
-from unilaunch.monitor import messages
 from unilaunch.rank import work
 from unilaunch.rank.identity import Rank
-from unilaunch.rank.status import STOP, Status, StatusPage
 
 
 def test_communication_is_ended_after_success_only() -> None:
@@ -56,26 +50,6 @@ def test_a_model_without_memory_is_one_line(
     assert line.startswith("unilaunch: rank 0 on a: out of memory: ")
     assert words in line
     assert describe_exception(error, 1, {}).cause is Cause.OUT_OF_MEMORY
-
-
-@pytest.mark.parametrize("by_user", [True, False])
-def test_a_stopped_rank_exits_with_the_others(monkeypatch: pytest.MonkeyPatch, *, by_user: bool) -> None:
-    """Its closed sockets would end a rank that is still in Open MPI, and the job's code would not say "go on"."""
-    agents, ranks = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    status = Status(ranks, StatusPage())
-    rank = MagicMock(world=MagicMock(rank=1), status=status)
-    monkeypatch.setattr(work, "_do", MagicMock(side_effect=StoppedError("stopped after epoch 20 of 200")))
-    if by_user:
-        agents.send(STOP)
-    with ThreadPoolExecutor(1) as thread, agents, ranks:
-        code = thread.submit(work.do_task, rank)
-        if by_user:
-            with pytest.raises(StillWorks):
-                code.result(0.3)
-            lines = agents.recv(1 << 16).splitlines()
-            assert isinstance(messages.decode(lines[-1])[1], messages.Done)
-            agents.shutdown(socket.SHUT_RDWR)
-        assert code.result(10) == REQUEUE
 
 
 def test_what_a_signal_handler_raises_meanwhile_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:

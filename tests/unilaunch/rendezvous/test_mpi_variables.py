@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from unilaunch.interfaces.world import LauncherInfo
-from unilaunch.launchers import openmpi
 from unilaunch.launchers.ancestry import Daemon
 from unilaunch.launchers.openmpi import OpenMpi, has_fabric
 from unilaunch.rendezvous import mpi
@@ -70,22 +69,3 @@ def test_more_ranks_than_processors_give_way(exported: dict[str, str], expected:
     many = (os.cpu_count() or 1) + 1
     chosen = mpi.variables(_found("4", 2 * many, many), exported | LIBRARY)
     assert chosen.get(YIELD) == expected
-
-
-@pytest.mark.parametrize(("line", "hosts", "expected"), [
-    ("", 2, {"min_v4": "60000", "min_v6": "60000", "range_v4": "200", "range_v6": "200"}),
-    ("btl_tcp_port_min_v4 = 7000", 2, {}), ("", 1, {}),
-])  # fmt: skip
-def test_tcp_uses_the_ports_of_the_kernel(
-    line: str, hosts: int, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An administrator can limit them to what a firewall opens; what the user chose takes precedence."""
-    (tmp_path / ".openmpi").mkdir()
-    (tmp_path / ".openmpi/mca-params.conf").write_text(f"{line}\n")
-    (tmp_path / "ports").write_text("60000\t60199\n")
-    monkeypatch.setattr(openmpi, "_KERNELS_PORTS", tmp_path / "ports")
-    environ = {"HOME": str(tmp_path)} | EXPORTED
-    chosen = OpenMpi().mpi_variables(_found("4", 2 * hosts, 2), None, environ)
-    prefix = "OMPI_MCA_btl_tcp_port_"
-    assert {name.removeprefix(prefix): value for name, value in chosen.items() if prefix in name} == expected
-    assert not OpenMpi().mpi_variables(_found("4", 4, 2), None, environ | PORTS)

@@ -2,24 +2,19 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from threading import Barrier
 
 import pytest
 from pydantic import JsonValue
 from typing_extensions import override
 
-from delays import TRIES
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.interfaces.backend import Rendezvous
 from unilaunch.interfaces.world import World
-from unilaunch.machine import addresses
-from unilaunch.rendezvous import rendezvous
 from unilaunch.rendezvous.alone import Alone
-from unilaunch.rendezvous.rendezvous import _Arrivals, _choose, meet
+from unilaunch.rendezvous.rendezvous import _choose, meet
 from unilaunch.spec.run_spec import RunSpec
 
 
@@ -126,38 +121,9 @@ def test_the_address_at_which_all_tokens_arrived_is_taken(
     assert _choose(["A", "B"], 1, sent, arrived, named) == expected
 
 
-@pytest.mark.timed
-def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither silent ones nor loud ones; they are sent away. A busy machine makes single tries slower, never faster."""
-    monkeypatch.setattr(rendezvous, "_TRIAL_PATIENCE", 20.0)
-
-    def seconds() -> float:
-        with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, ExitStack() as kept:
-            for words in (*[b""] * 200, b"x" * 1000):
-                kept.enter_context(socket.create_connection(listener.getsockname())).sendall(words)
-            token = bytes(range(16))
-            kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
-            began = time.monotonic()
-            with _Arrivals(listener) as arrivals:
-                assert arrivals.wait([{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
-            return time.monotonic() - began
-
-    assert any(seconds() < 0.1 for _ in range(TRIES))
-
-
 @pytest.mark.parametrize("num_hosts", [1, 2])
 def test_an_interface_that_is_not_there_is_refused_by_both(num_hosts: int) -> None:
     """No rank is left waiting, nor is a framework left to fail with it; the interfaces of this host are named."""
     for outcome in _meet(RunSpec(interface="none0"), num_hosts):
         assert isinstance(outcome, RefusedTogetherError)
         assert str(outcome).startswith("--interface none0: no such interface, or it has no address: there are ")
-
-
-def test_more_ranks_meet_than_the_kernel_keeps_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older kernels keep 128 connections for a process that does not accept them; here it is 8."""
-    monkeypatch.setattr(rendezvous, "_TRIAL_PATIENCE", 8.0)
-    queue = socket.create_server(("127.0.0.1", 0), backlog=8)
-    monkeypatch.setattr(addresses, "listen", lambda *_, **__: queue)
-    for meeting in _meet(RunSpec(master_addr="127.0.0.1"), num_hosts=2, size=24):
-        assert isinstance(meeting, Rendezvous), meeting
-    queue.close()

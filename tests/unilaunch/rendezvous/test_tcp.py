@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from delays import is_delayed
 from unilaunch.errors import MixedCallsError, PeerLostError, RendezvousError
 from unilaunch.interfaces.calls import CallLog
 from unilaunch.interfaces.world import LauncherInfo
@@ -92,16 +91,6 @@ def closing_all(peers: TcpPeers) -> Iterator[TcpPeers]:
             connection.close()
 
 
-def test_everyone_hears_everyone() -> None:
-    size = 3
-
-    def work(peers: TcpPeers) -> list[object]:
-        return [peers.share({"rank": peers.rank, "text": "x" * 100_000}), peers.share(None)]
-
-    expected = [{"rank": rank, "text": "x" * 100_000} for rank in range(size)]
-    assert _on_ranks(size, work) == [[expected, [None] * size]] * size
-
-
 def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever comes first; a caller without the start's secret gets no answer."""
     monkeypatch.setattr(boards, "_PATIENCE", 2.0)
@@ -131,44 +120,6 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
         watching.result()
     with pytest.raises(RendezvousError, match=r"does not reach the launching process at 127\.0\.0\.1 port"):
         LaunchBoard(_found(0, 3, ""), heard.where).post()
-
-
-@pytest.mark.timed
-def test_strangers_delay_nobody_and_are_not_let_in() -> None:
-    """200 silent ones, one with 100,000 brackets, one that claims 3 GB, one with another secret, one that stops.
-
-    They delay the ranks' meeting by less than 0.1 s.
-    """
-
-    def seconds(strangers: int) -> float:
-        run_id = uuid4().hex
-        found = [_found(rank, 2, run_id) for rank in range(2)]
-        with ThreadPoolExecutor(2) as pool, ExitStack() as kept:
-            first = pool.submit(join, found[0], 20.0, _board(found[0]))
-            meeting = _await(lambda: _board(found[1]).find())
-            if strangers:
-                for _ in range(strangers):
-                    kept.enter_context(socket.create_connection(meeting.places[0]))
-                for rude in (b"[" * 100_000, b"\xff" * 8 + b"x" * 1000, Dialer(bytes(32), "", 1).hello):
-                    kept.enter_context(socket.create_connection(meeting.places[0])).sendall(rude)
-                assert dial(meeting.places, new_secret(), 1, 2.0) is None
-            begin = time.monotonic()
-            second = pool.submit(join, found[1], 20.0, _board(found[1]))
-            with closing_all(first.result()) as zero, closing_all(second.result()) as one:
-                took = time.monotonic() - begin
-                heard = pool.submit(zero.share, 0)
-                assert one.share(1) == heard.result() == [0, 1]
-        return took
-
-    assert not is_delayed(lambda: seconds(0), lambda: seconds(200), 0.1)
-
-
-def _await(look: Callable[[], T | None]) -> T:
-    deadline = time.monotonic() + 10
-    while (found := look()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:

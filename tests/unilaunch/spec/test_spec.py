@@ -20,15 +20,18 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_each_format_says_the_same(name: str, tmp_path: Path) -> None:
-    """TOML, YAML and JSON; a dash in a name is an underscore."""
-    (tmp_path / name).write_text(TEXTS[name])
+    """TOML, YAML and JSON; a dash in a name is an underscore, and a byte order mark is no part of the file."""
+    (tmp_path / name).write_text("\ufeff" + TEXTS[name], encoding="utf-8")
     assert read_file(tmp_path / name) == {"backend": "torch", "master_port": 4000, "options": {"epochs": 3}}
 
 
 @pytest.mark.parametrize(("name", "text"), [
     ("a.toml", b"backend ="), ("a.yaml", b"a: [1"), ("a.json", b"{"), ("a.txt", b""), ("a.yaml", b"- 1"),
     ("a.yaml", b"!!python/object/apply:os.system [ls]"), ("a.toml", b"\xff\xfe"), ("a.toml", None),
-], ids=["toml", "yaml", "json", "other", "a list", "yaml that wants to run", "no text", "missing"])  # fmt: skip
+    # A field that is there twice: the last one counted, and nothing was said.
+    ("a.toml", b"seed = 1\nseed = 2\n"), ("a.json", b'{"env": {"seed": "1", "seed": "2"}}'),
+    ("a.yaml", b"options: {seed: 1, seed: 2}"), ("a.toml", b"weight-seed = 1\nweight_seed = 2\n"),
+], ids=str)  # fmt: skip
 def test_unreadable_file_is_named(name: str, text: bytes | None, tmp_path: Path) -> None:
     """One line with the file's name: never an empty spec."""
     if text is not None:
@@ -46,11 +49,6 @@ def test_a_variable_names_the_file_of_options(tmp_path: Path) -> None:
     assert read_task(LaunchSpec, {"target": "gcn"}, environ).spec.nprocs == 2
     with pytest.raises(SpecError, match=r"missing\.yaml: cannot be read"):
         read_task(RunSpec, {"target": "gcn"}, {"UNILAUNCH_CONFIG": "missing.yaml"})
-
-
-def test_an_error_names_the_variable_of_a_model_that_was_set(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^DATA_PATH: "):
-        read_task(RunSpec, {"target": "mnist"}, {"DATA_PATH": "a\0b"})
 
 
 def test_unknown_variable_is_a_slip() -> None:
@@ -100,7 +98,6 @@ def test_every_fault_is_in_the_one_line() -> None:
     ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"), ({"seed": 2**32}, "--seed"),
     # Linux sends at most 127 probes: with more the control connection could not be made.
     ({"host_timeout": "86401"}, "--host-timeout: must be less than or equal to 86400"),
-    ({"threads": 10**20}, "--threads: must be less than or equal to 10000"),
     ({"output_dir": "runs/{job:5}"}, "--output-dir: must be a folder whose placeholders are"),
     ({"output_dir": ""}, "--output-dir: must be a path, not ''"),  # as of a variable that is not set
     ({"nprocs": True}, "--nprocs: must be a whole number, not 'true'"),
@@ -116,23 +113,6 @@ def test_a_path_may_begin_at_the_home(field: str, monkeypatch: pytest.MonkeyPatc
     """No shell replaces the ~ of --output-dir=~/runs, nor that of a file: a folder of that name was made."""
     monkeypatch.setenv("HOME", "/home/me")
     assert getattr(validate(LaunchSpec, {field: "~/runs"}, {}), field) == Path("/home/me/runs")
-
-
-@pytest.mark.parametrize(("name", "text"), [
-    ("a.toml", "seed = 1\nseed = 2\n"), ("a.json", '{"env": {"seed": "1", "seed": "2"}}'),
-    ("a.yaml", "options: {seed: 1, seed: 2}"), ("a.toml", "weight-seed = 1\nweight_seed = 2\n"),
-])  # fmt: skip
-def test_a_field_that_is_there_twice_is_refused(name: str, text: str, tmp_path: Path) -> None:
-    """Only TOML refused it: the last one counted, and nothing was said."""
-    (tmp_path / name).write_text(text)
-    with pytest.raises(SpecError, match=rf"{name}: .*(seed: given twice|overwrite)"):
-        read_file(tmp_path / name)
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_byte_order_mark_is_no_part_of_a_file(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("\ufeff" + TEXTS[name], encoding="utf-8")
-    assert read_file(tmp_path / name)["backend"] == "torch"
 
 
 def test_parameters_of_mpirun_are_a_dict_or_pairs() -> None:
