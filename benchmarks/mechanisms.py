@@ -83,9 +83,6 @@ MECHANISMS = {
     "finish in C": Mechanism(
         ("finish",), _LARGE, _portable("        own, words = (None, own)", "finish(out, own, loops, left, then)")
     ),
-    "scale_rows in C": Mechanism(
-        ("scale_rows",), _LARGE, _portable("        self._scale(self.library.scale_rows", "scaled(rows, factors)")
-    ),
     "FBGEMM, where there is no C": Mechanism(
         ("unilaunch_graph/operators/fbgemm.py",), (*_LARGE, "cora"), (NO_FBGEMM,), (NO_C,)
     ),

@@ -736,13 +736,6 @@ void aggregate_rounded(const int64_t *indptr, const int32_t *indices, const floa
 
 /* ---- passes over rows ---- */
 
-/* out = factors * rows; *factors* has one number a row. */
-void scale_rows(const float *restrict rows, const float *restrict factors, float *restrict out, int64_t count,
-                int64_t width) {
-    for (int64_t i = 0; i < count; i++, rows += width, out += width)
-        for (int64_t j = 0; j < width; j++) out[j] = factors[i] * rows[j];
-}
-
 /* out = left (out + loops own), then ReLU, then a dropout mask, as of drop_out: *left* and *loops* have one number a row;
  * NULL: ones. The own rows are *own*, or in bfloat16 *words*; both NULL: no loops. *row_words* is NULL: no mask. */
 void finish(float *restrict out, int64_t count, int64_t width, const float *restrict own,

@@ -23,7 +23,6 @@ _ARGUMENTS = {
     "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "round_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
-    "scale_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
     "finish": (_POINTER, _SIZE, _SIZE, *(_POINTER,) * 4, _INT, *_MASK),
     "drop_out": (*(_POINTER,) * 2, _SIZE, _SIZE, *_MASK, _INT),
     "pass_positive": (*(_POINTER,) * 3, _SIZE, ctypes.c_float),
@@ -169,24 +168,25 @@ class NativeKernels:
     def scaled(self, rows: Rows, factors: Rows) -> Rows:
         """Return the rows, each times its factor. (rows, width), (rows, 1)"""
         out: Rows = empty_rows(rows.shape, np.float32)
-        self._scale(self.library.scale_rows, rows, factors, out)
+
+        def scale(begin: int, end: int) -> None:
+            np.multiply(rows[begin:end], factors[begin:end], out=out[begin:end])
+
+        self._share(len(rows), scale)
         return out
 
     def rounded(self, rows: Rows, factors: Rows | None = None) -> NDArray[np.uint16]:
         """Return finite rows, each times its factor, as bfloat16's words."""
-        out: NDArray[np.uint16] = empty_rows(rows.shape, np.uint16)
-        self._scale(self.library.round_rows, rows, factors, out)
-        return out
-
-    def _scale(self, function: Any, rows: Rows, factors: Rows | None, out: NDArray[Any]) -> None:
-        rows = np.ascontiguousarray(rows)
+        rows, out = np.ascontiguousarray(rows), empty_rows(rows.shape, np.uint16)
 
         def scale(begin: int, end: int) -> None:
             place = None if factors is None else _address(factors) + begin * factors.strides[0]
             places = (_address(array) + begin * array.strides[0] for array in (rows, out))
-            function(next(places), place, next(places), end - begin, rows.shape[1])
+            self.library.round_rows(next(places), place, next(places), end - begin, rows.shape[1])
 
         self._share(len(rows), scale)
+        words: NDArray[np.uint16] = out
+        return words
 
     def aggregate(
         self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: Rows | None
