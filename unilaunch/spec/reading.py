@@ -142,8 +142,8 @@ def read_options(
 ) -> AnySpec:
     """Return the options of a command that starts no job; UNILAUNCH_ variables set those of *fields* not *given*.
 
-    Without *fields* they set all. A command that reads the folder of a run finds it where UNILAUNCH_OUTPUT_DIR lets jobs
-    write.
+    Without *fields* they set all. A command that reads the folder of a run finds it where UNILAUNCH_OUTPUT_DIR lets
+    jobs write.
 
     Raises:
         SpecError: A value is not allowed, or a variable names no option.

@@ -206,7 +206,7 @@ def barrier(part: PartFields[Any, Any, Any]) -> None:
 def gather(rows: Tensor, part: PartFields[Tensor, Any, Any]) -> Tensor | None:
     """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
 
-    All ranks must call this. The ranks send one after the other, so that rank 0 needs the whole once. No gradient
+    All ranks must call this. The ranks send some rows at a time, so that rank 0 needs the whole once. No gradient
     passes.
 
     Args:

@@ -69,7 +69,7 @@ class ScriptLog:
 
     def say_anyway(self, message: str, /) -> None:
         """Log *message*, and where nobody sees that level, write it to standard error."""
-        if _logger.isEnabledFor(logging.INFO):
+        if _logger.isEnabledFor(logging.INFO) and _logger.hasHandlers():
             self.say(message)
         else:
             sys.stderr.write(f"unilaunch_graph: {message}\n")

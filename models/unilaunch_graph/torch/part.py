@@ -23,7 +23,7 @@ from unilaunch_graph.operators.torch_masks import mask_of_ids
 from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
-from unilaunch_graph.torch.ranks import HALVES, Ranks, TensorEdges, TensorFetch, TensorHalo, tells_flip
+from unilaunch_graph.torch.ranks import Ranks, TensorEdges, TensorFetch, TensorHalo, tells_flip
 from unilaunch_torch.linear import apply
 
 
@@ -37,6 +37,8 @@ def is_eager() -> bool:
 
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
+#: Integers of the size of floats that numpy or MPI does not have, by their bytes.
+_WORDS = {1: torch.uint8, 2: torch.int16}
 #: The edge_index of each part in use, by its id.
 _EDGES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
@@ -200,8 +202,9 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
 
     @override
     def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
-        rows = rows.detach()
-        bits = rows.view(torch.int16) if rows.dtype in HALVES else rows
+        rows = rows.detach().resolve_conj().resolve_neg()
+        is_short = rows.is_floating_point() and rows.itemsize in _WORDS  # numpy and MPI have no such floats
+        bits = rows.view(_WORDS[rows.itemsize]) if is_short else rows
         whole = gather(self.arrays, bits.cpu().numpy(), self.ranks)
         return None if whole is None else torch.from_numpy(whole).view(rows.dtype).to(rows.device)
 

@@ -1,5 +1,6 @@
 """From a data set to this rank's part, by ranks that are threads."""
 
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,6 +145,16 @@ def test_a_script_is_told_before_a_long_cut(
     edges = len(open_dataset(str(folder), tmp_path, None, 0, normalize_features=None).load().structure().indices) // 2
     assert said == [[f"unilaunch_graph: cutting 60 nodes and {edges} edges into 1 part"], []]
     assert not lines()
+
+
+def test_a_long_cut_is_said_where_no_handler_shows_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that sets the level INFO and adds no handler would see nothing."""
+    caplog.set_level(logging.INFO, "unilaunch_graph")
+    monkeypatch.setattr(logging.getLogger("unilaunch_graph"), "propagate", False)
+    preparation.ScriptLog().say_anyway("cutting")
+    assert capsys.readouterr().err == "unilaunch_graph: cutting\n"
 
 
 def _write_graph(folder: Path, **changed: Any) -> Path:

@@ -45,6 +45,19 @@ def test_halo_rows_are_their_owners_rows(part: GraphPart, dtype: torch.dtype, sh
     assert not second.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64])
+@each_part(PARTS)
+def test_gather_takes_rows_that_numpy_has_not(part: GraphPart, dtype: torch.dtype) -> None:
+    """The bits of every type arrive, also of a view that is conjugated when it is read."""
+    whole = WHOLE.x.to(dtype).conj() if dtype.is_complex else WHOLE.x.to(dtype)
+    rows = whole.view(torch.uint8)[part.owned].view(dtype) if whole.itemsize == 1 else whole[part.owned]
+    found = ug.gather(rows, part)
+    assert (found is None) == (part.rank > 0)
+    if found is not None:
+        assert found.dtype == dtype
+        assert torch.equal(found.to(torch.complex128), whole.to(torch.complex128))
+
+
 @each_part()
 def test_features_are_sent_once(part: GraphPart) -> None:
     """Until somebody writes to them; a tensor that only equals them is sent each time. Also if inference came first."""
