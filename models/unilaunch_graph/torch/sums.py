@@ -84,7 +84,7 @@ def is_on_host(rows: Any) -> bool:
         and rows.layout is torch.strided
         and rows.dtype in {torch.float32, torch.float64}
         and is_eager()
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()  # noqa: SLF001  (of torch.jit.trace)
     )
 
 
@@ -120,7 +120,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Source(NamedTuple):
-    """Where rows come from: those of all sources, the axis of nodes, the edges, the part, and writes to rows till then."""
+    """Where rows come from: those of all sources, the axis of nodes, the edges, the part, and the writes till then."""
 
     rows: torch.Tensor
     axis: int
@@ -219,7 +219,8 @@ class _Unmade(torch.Tensor):
         self.writes = _writes_to(tensor)
         if tensor.requires_grad and is_eager():
             with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():  # noqa: SLF001
-                keep: Any = torch.autograd._unsafe_preserve_version_counter if keeps_version else nullcontext  # noqa: SLF001
+                autograd: Any = torch.autograd
+                keep = autograd._unsafe_preserve_version_counter if keeps_version else nullcontext  # noqa: SLF001
                 with keep(self):
                     if tensor.shape == self.shape:
                         _Follow.apply(self, tensor)  # type: ignore[no-untyped-call]
