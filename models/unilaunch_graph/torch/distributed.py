@@ -208,7 +208,7 @@ def _with_sources(
 
 def _summing(method: FunctionType) -> Callable[..., torch.Tensor]:
     def aggregate(self: MessagePassing, inputs: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        summed = sum_of(self, inputs)
+        summed = sum_of(self, inputs, args[0] if args else options.get("index"))
         out: torch.Tensor = method(self, inputs, *args, **options) if summed is None else summed
         return out
 

@@ -10,13 +10,14 @@ nothing is guessed about them.
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_map_only
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 from torch_geometric.nn.aggr import Aggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
@@ -70,8 +71,8 @@ def source_rows(layer: MessagePassing, rows: Any, edges: torch.Tensor, part: Gra
     """
     if not _sums(layer) or not is_on_host(rows) or edges.device.type != "cpu":
         return rows
-    source = _Source(rows, layer.node_dim % rows.dim(), edges, part)
-    return _stand_in(SourceRows, source, None, None)
+    source = _Source(rows, layer.node_dim % rows.dim(), edges, part, _writes_to(rows))
+    return _stand_in(SourceRows, source, rows)
 
 
 def is_on_host(rows: Any) -> bool:
@@ -83,29 +84,61 @@ def is_on_host(rows: Any) -> bool:
         and rows.layout is torch.strided
         and rows.dtype in {torch.float32, torch.float64}
         and is_eager()
+        and not torch._C._is_tracing()  # noqa: SLF001  (of torch.jit.trace)
     )
 
 
-def sum_of(layer: MessagePassing, messages: Any) -> torch.Tensor | None:
-    """Return what `aggregate` returns of messages that are not made; None if they are, or it must look at them."""
-    if type(messages) is not EdgeRows or messages.tensor is not None or not _sums(layer):
+def sum_of(layer: MessagePassing, messages: Any, index: Any) -> torch.Tensor | None:
+    """Return what `aggregate` returns of messages that are not made; None if they are, or it must look at them.
+
+    Args:
+        layer: The layer.
+        messages: What `aggregate` got.
+        index: The target of each; None if it is given in another way.
+    """
+    if type(messages) is not EdgeRows or messages.is_looked_at or not _sums(layer):
         return None
-    rows, axis, edges, part = messages.source
+    rows, axis, edges, part, _ = messages.source
+    if not rows.numel() or not is_same(index, edges[1]) or not is_eager():
+        return None
+    messages.source.refuse_writes()
     chosen = _order(edges, part)
-    matrix = rows.movedim(axis, 0).flatten(1)  # a node's columns of all samples side by side
+    given = rows if messages.requires_grad else rows.detach()
+    matrix = given.movedim(axis, 0).flatten(1)  # a node's columns of all samples side by side
     is_mean = _AGGREGATIONS[type(layer.aggr_module)]
     sums = TORCH.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
     shape = rows.movedim(axis, 0).shape[1:]
     return sums if rows.dim() == 2 else sums.reshape(len(sums), *shape).movedim(0, axis)  # noqa: PLR2004
 
 
+def _writes_to(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001  (as in `version_of`)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 class _Source(NamedTuple):
-    """Where rows come from: those of all sources, the axis of nodes, the edges, and the part."""
+    """Where rows come from: those of all sources, the axis of nodes, the edges, the part, and the writes till then."""
 
     rows: torch.Tensor
     axis: int
     edges: torch.Tensor
     part: GraphPart
+    writes: int
+
+    def refuse_writes(self) -> None:
+        """Refuse rows that were written to after the layer took them.
+
+        Raises:
+            RuntimeError: They were.
+        """
+        if _writes_to(self.rows) != self.writes:
+            raise RuntimeError(
+                "the rows of the sources (x of x_j) were written to in place before the layer looked at x_j: expected "
+                "the rows as they were: look at x_j first (x_j.clone()), or write to a copy of x"
+            )
 
     @property
     def ends(self) -> torch.Tensor:
@@ -128,17 +161,76 @@ class _Factor(NamedTuple):
 
 
 class _Unmade(torch.Tensor):
-    """A tensor that is made when something looks at its numbers. Its gradient goes to `source.rows`."""
+    """A tensor that is made when something looks at its numbers.
+
+    Python's functions get `tensor`, which has a gradient of its own. What torch calls below Python gets this one, whose
+    gradient is that of `_StandIn`, or of `tensor` once that is made.
+    """
 
     source: _Source
-    factor: _Factor | None
-    tensor: torch.Tensor | None  # once it is made
+    parent: "_Unmade | None" = None  # what was multiplied
+    step: _Factor | None = None  # by what
+    products: "list[TensorWeakRef]"
+    tensor: torch.Tensor | None = None  # once it is made
+    numbers: torch.Tensor | None = None  # once they are made below Python, where there are no gradients
+    writes: int = 0
+    is_seen: bool = False  # whether the layer may have written to it, or have hooks on it
+
+    def seen(self) -> torch.Tensor:
+        """Return the tensor for the layer; its products are made before, since the layer may write to it."""
+        made = self.made()
+        if not self.is_seen:
+            self.is_seen = True
+            for product in self._products():
+                product.made()
+        return made
 
     def made(self) -> torch.Tensor:
-        """Return the tensor."""
-        if self.tensor is None:
+        """Return the tensor, with the gradient that it had when it was asked for."""
+        if self.tensor is None and not is_eager():
             self.tensor = self._make()
+        elif self.tensor is None:
+            hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # a checkpoint's second run makes nothing
+            with torch.inference_mode(mode=False), torch.set_grad_enabled(self._has_gradient()), hooks:
+                if self.numbers is not None:
+                    self.tensor = cast("torch.Tensor", _Read.apply(self, self.numbers))  # type: ignore[no-untyped-call]
+                else:
+                    self.tensor = self._make()
+                    self._follow(keeps_version=True)
         return self.tensor
+
+    def below(self) -> torch.Tensor:
+        """Return the numbers, for what torch calls below Python; those of its products are made before."""
+        if self.numbers is None:
+            self.numbers = self._make().detach() if self.tensor is None else self.tensor.detach()
+        if not self.is_seen:
+            self.is_seen = True
+            for product in self._products():
+                product.below()
+        return self.numbers if self.tensor is None else self.tensor.detach()
+
+    def follow_writes(self) -> None:
+        """Let the gradient be that of `tensor`, if it was written to."""
+        if self.tensor is not None and _writes_to(self.tensor) != self.writes:
+            self._follow()
+
+    def _follow(self, *, keeps_version: bool = False) -> None:
+        tensor = self.made()
+        self.writes = _writes_to(tensor)
+        if tensor.requires_grad and is_eager():
+            with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():  # noqa: SLF001
+                autograd: Any = torch.autograd
+                keep = autograd._unsafe_preserve_version_counter if keeps_version else nullcontext  # noqa: SLF001
+                with keep(self):
+                    if tensor.shape == self.shape:
+                        _Follow.apply(self, tensor)  # type: ignore[no-untyped-call]
+
+    def _has_gradient(self) -> bool:
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (torch documents it for this)
+            return self.requires_grad
+
+    def _products(self) -> "list[_Unmade]":
+        return [product for one in self.products if (product := one()) is not None]
 
     def _make(self) -> torch.Tensor:
         raise NotImplementedError
@@ -147,20 +239,28 @@ class _Unmade(torch.Tensor):
     @override
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Give facts of the tensor, or another one that is not made; for anything else, make it."""
-        if func in _FACTS:
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (torch documents it for this)
+        if func in _FACTS and not args[0].is_seen:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
                 return func(*args, **(kwargs or {}))
         unmade = _without_making(func, args, kwargs)
         if unmade is not None:
             return unmade
-        args, kwargs = _made((args, kwargs or {}))
-        return func(*args, **kwargs)
+        given: list[_Unmade] = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _Unmade)]
+        args, kwargs = tree_map_only(_Unmade, _Unmade.seen, (args, kwargs or {}))
+        out = func(*args, **kwargs)
+        for one in given:
+            one.follow_writes()
+        return out
 
     @classmethod
     @override
     def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Make the tensor for what torch calls below Python: a function in C++, a scripted one."""
-        args, kwargs = _made((args, kwargs or {}))
+        given: list[_Unmade] = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _Unmade)]
+        args, kwargs = tree_map_only(_Unmade, _Unmade.below, (args, kwargs or {}))
+        if func._schema.is_mutable:  # noqa: SLF001  (torch has no other name for it)
+            for one in given:  # its gradient is this one's from here on
+                one.numbers, one.tensor = one.below(), None
         return func(*args, **kwargs)
 
 
@@ -177,12 +277,26 @@ class EdgeRows(_Unmade):
 
     @override
     def _make(self) -> torch.Tensor:
-        rows = self.source.rows.index_select(self.source.axis, self.source.ends)
-        return rows if self.factor is None else rows * self.factor.values
+        parent, step = self.parent, self.step
+        if parent is None or step is None:
+            self.source.refuse_writes()
+            return self.source.rows.index_select(self.source.axis, self.source.ends)
+        return (parent.made() if parent.numbers is None else parent.numbers) * step.values
 
+    @property
+    def factor(self) -> _Factor | None:
+        """What the rows of the sources are multiplied by."""
+        if not isinstance(self.parent, EdgeRows) or self.step is None:
+            return self.step
+        before = self.parent.factor
+        if before is None:
+            return self.step
+        return _Factor(before.values.to(self.source.rows.dtype) * self.step.values)
 
-def _made(given: Any) -> Any:
-    return tree_map_only(_Unmade, _Unmade.made, given)
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether the layer has seen it, or what it is a product of."""
+        return self.is_seen or (isinstance(self.parent, EdgeRows) and self.parent.is_looked_at)
 
 
 def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
@@ -190,12 +304,15 @@ def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
     if func in _LIFTS and not kwargs and len(args) == 3 and type(args[0]) is SourceRows:  # noqa: PLR2004
         rows, axis, index = args
         source = rows.source
-        if axis % rows.dim() == source.axis and is_same(index, source.ends):
-            return _stand_in(EdgeRows, source, source.ends, None)
+        if axis % len(source.rows.shape) == source.axis and is_same(index, source.ends):
+            return _stand_in(EdgeRows, source, rows, index=source.ends)
     if func in _PRODUCTS and not kwargs and len(args) == 2:  # noqa: PLR2004
         one, other = args if type(args[0]) is EdgeRows else args[::-1]
-        if type(one) is EdgeRows and one.tensor is None and _is_factor(other, one):
-            return _stand_in(EdgeRows, one.source, one.source.ends, _times(one.factor, other))
+        if type(one) is EdgeRows and not one.is_seen and _is_factor(other, one):
+            product = _stand_in(EdgeRows, one.source, one, factor=_factor(other))
+            product.parent = one
+            one.products.append(TensorWeakRef(product))
+            return product
     return None
 
 
@@ -208,12 +325,11 @@ def _is_factor(numbers: Any, rows: EdgeRows) -> bool:
         and not (numbers.requires_grad and torch.is_grad_enabled())
         and numbers.shape == (rows.shape[rows.source.axis], *[1] * (rows.dim() - rows.source.axis - 1))
         and torch.promote_types(numbers.dtype, rows.dtype) == rows.dtype
+        and is_eager()
     )
 
 
-def _times(factor: _Factor | None, numbers: torch.Tensor) -> _Factor:
-    if factor is not None:
-        return _Factor(factor.values * numbers.detach())
+def _factor(numbers: torch.Tensor) -> _Factor:
     owner, values = numbers if numbers._base is None else numbers._base, numbers.detach().clone()  # noqa: SLF001  (of `weight.view(-1, 1)`)
     is_whole = owner.numel() == numbers.numel() and owner.is_contiguous() and numbers.is_contiguous()
     is_owned = is_whole and owner.dtype == numbers.dtype and not owner.is_inference()
@@ -249,11 +365,43 @@ class _StandIn(torch.autograd.Function):
         return None, gradient, None, None, None
 
 
-def _stand_in(kind: type[_Unmade], source: _Source, index: torch.Tensor | None, factor: _Factor | None) -> _Unmade:
+class _Read(torch.autograd.Function):
+    """Returns the numbers of an `_Unmade` that were made below Python, with its gradient."""
+
+    @staticmethod
+    @override
+    def forward(_: Any, __: _Unmade, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.detach()
+
+    @staticmethod
+    @override
+    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradient, None
+
+
+class _Follow(torch.autograd.Function):
+    """Gives an `_Unmade` the gradient of its tensor."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, unmade: _Unmade, _: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(unmade)
+        return unmade
+
+    @staticmethod
+    @override
+    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, gradient
+
+
+def _stand_in(
+    kind: type[_Unmade], source: _Source, given: torch.Tensor, *, index: torch.Tensor | None = None,
+    factor: _Factor | None = None,
+) -> _Unmade:  # fmt: skip
     values = None if factor is None else factor.values
-    made = _StandIn.apply(kind, source.rows, source.axis, index, values)  # type: ignore[no-untyped-call]
+    made = _StandIn.apply(kind, given, source.axis, index, values)  # type: ignore[no-untyped-call]
     unmade = cast("_Unmade", made)
-    unmade.source, unmade.factor, unmade.tensor = source, factor, None
+    unmade.source, unmade.step, unmade.products = source, factor, []
     return unmade
 
 

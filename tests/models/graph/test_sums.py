@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from torch.utils.checkpoint import checkpoint
 from torch_geometric import nn
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, MultiAggregation, SumAggregation
@@ -116,6 +117,79 @@ def _keep(layer: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return rows
 
 
+def _look_without_gradient(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        largest = rows.abs().amax(1, keepdim=True)
+    return rows * weight[:, None] / (1 + largest)
+
+
+def _product_without_gradient(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return rows * weight[:, None]
+
+
+def _hook_after_product(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    scaled = rows * weight[:, None]
+    if rows.requires_grad:
+        rows.register_hook(lambda gradient: 3 * gradient)
+    assert rows.isfinite().all()
+    return scaled
+
+
+def _write_after_product(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    scaled = rows * weight[:, None]
+    rows.data.mul_(2)
+    return scaled
+
+
+def _gradient_of_product(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if not rows.requires_grad:
+        return 3 * weight[:, None] ** 3 * rows**2
+    scaled = rows * weight[:, None]
+    return torch.autograd.grad((scaled**3).sum(), rows, create_graph=True)[0]
+
+
+def _written_then_cubed(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows[weight > 1] = 0
+    rows.mul_(weight[:, None])
+    out: torch.Tensor = _Cube.apply(rows)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _cubed_and_added(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    scaled = rows * weight[:, None]
+    return _Cube.apply(scaled) + scaled + rows  # type: ignore[no-untyped-call, no-any-return]
+
+
+@torch.jit.script
+def _double(rows: torch.Tensor) -> None:
+    rows.mul_(2)
+
+
+def _written_by_a_script(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    scaled = rows * weight[:, None]
+    _double(rows)
+    return scaled + rows.sin()
+
+
+def _checkpointed(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = checkpoint(lambda x: x * weight[:, None] + x.sin(), rows, use_reentrant=False)
+    return out
+
+
+def _derivative(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    numbers = weight[:, None]
+    return torch.func.jvp(lambda w: rows * w * w, (numbers,), (numbers,))[1]
+
+
+def _mapped(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.vmap(lambda w: rows * w)(torch.stack([weight, weight**2])[..., None]).sum(0)
+
+
+def _small_numbers(_: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (100 * weight).to(torch.uint8)[:, None] * (rows * (100 * weight).to(torch.uint8)[:, None])
+
+
 class _Updated(_Plain):
     @override
     def update(self, inputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -219,6 +293,8 @@ SUMS = {
     "two numbers of each edge": Case(
         _of(lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"), weighted
     ),
+    "small whole numbers of each edge": Case(_of(_small_numbers), weighted),
+    "a product without a gradient": Case(_of(_product_without_gradient), lambda layer, x, g: weighted(layer, x, g) + x),
     "whole numbers of each edge": Case(_of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])), weighted),
     "rows of which some are looked at": Case(_of(_keep), weighted),
     "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
@@ -268,6 +344,21 @@ MESSAGES = {
     "a dropout that is off": Case(_of(lambda _, rows, __: torch.dropout(rows, 0.5, False)), weighted),
     "a function of the user's": Case(_of(_cube), weighted),
     "a scripted function": Case(_of(lambda _, rows, weight: _scripted(rows) * weight[:, None]), weighted),
+    **{
+        name: Case(_of(message), weighted)
+        for name, message in {
+            "a look without a gradient": _look_without_gradient,
+            "a hook after a product": _hook_after_product,
+            "a write after a product": _write_after_product,
+            "the gradient of a product": _gradient_of_product,
+            "rows that are written to, and a function of the user's": _written_then_cubed,
+            "a function of the user's, and a sum": _cubed_and_added,
+            "a scripted function that writes": _written_by_a_script,
+            "a checkpoint": _checkpointed,
+            "a derivative by numbers of the edges": _derivative,
+            "a map over numbers of the edges": _mapped,
+        }.items()
+    },
     "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
     "gat, a hook": Case(_changed(_gat, lambda layer: layer.register_edge_update_forward_hook(_tripled))),
     "gat, a hook on lin": Case(_hooked_linear("lin"), attributed),
@@ -329,6 +420,29 @@ def test_messages_are_made_where_the_sum_is_another(name: str) -> None:
     """A class, a module, a hook or an argument of the user's changes what is summed."""
     check_exact(MESSAGES[name])
     assert num_aggregations(MESSAGES[name]) >= 2 * PARTS
+
+
+class _Kept(_Plain):
+    """Keeps the rows of its last call."""
+
+    @override
+    def message(self, x_j: torch.Tensor) -> torch.Tensor:
+        self.kept = x_j
+        return x_j
+
+
+@each_part(1)
+def test_rows_that_a_layer_keeps_are_those_of_its_call(part: GraphPart) -> None:
+    """They are summed over other targets where a script gives these; after a write to x they are an error."""
+    layer, x = distribute(_Kept(), part), part.x.clone()
+    layer(x, part.edge_index)
+    source = part.edge_index[0]
+    found = layer.aggregate(layer.kept, source, dim_size=len(x))
+    torch.testing.assert_close(found, torch.zeros_like(x).index_add(0, source, x[source]), rtol=0, atol=1e-12)
+    layer(x, part.edge_index)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match="written to in place"):
+        layer.kept.sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
