@@ -22,7 +22,7 @@ from unilaunch.record import Record
 #: milliseconds since the last data and the last acknowledgement arrived.
 _INFO, _UNACKED, _LAST_DATA, _LAST_ACK = 60, 24, 52, 56
 #: Seconds without an acknowledgement after which a host may be lost: the kernel sends one probe each second.
-_WORRY = 3.0
+WORRY = 3.0
 _PROBE = 1.0  # seconds for the answer to a connection attempt
 _TRIES, _PAUSE = 5, 0.5  # connection attempts before the monitor counts as lost, and seconds between two
 #: Errors with which the kernel reports that the other host does not answer.
@@ -91,7 +91,7 @@ def is_unanswered(connection: socket.socket) -> bool:
 
     Data counts as well: the kernel sends no probe while data arrives, and then nothing is acknowledged.
     """
-    return min(_read_info(connection, _LAST_ACK), _read_info(connection, _LAST_DATA)) > 1000 * _WORRY
+    return min(_read_info(connection, _LAST_ACK), _read_info(connection, _LAST_DATA)) > 1000 * WORRY
 
 
 def _read_info(connection: socket.socket, offset: int) -> int:
@@ -180,7 +180,7 @@ class Connection:
             self.answered_at = now
             self._close_probe()
         elif now - self.probed_at > _PROBE:
-            late = self.probe and now - self.answered_at > self.host_timeout - _WORRY
+            late = self.probe and now - self.answered_at > self.host_timeout - WORRY
             self._close_probe()
             if late:
                 self.host_lost = True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.interfaces.calls import mixed
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import is_unanswered
+from unilaunch.monitor.connection import WORRY, is_unanswered
 from unilaunch.monitor.inbox import Inbox, RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
@@ -169,7 +169,8 @@ class Monitor(Record, frozen=False):
         After that time no host is awaited: of thousands of connections one can always look silent, because the kernel
         drops probes that it sends in one moment.
         """
-        return since <= self.inbox.host_timeout and any(is_unanswered(one.connection) for one in self.inbox.agents)
+        known = self.inbox.host_timeout + WORRY  # with that, also where something was sent to the host before the doubt
+        return since <= known and any(is_unanswered(one.connection) for one in self.inbox.agents)
 
     def _find_mixed_calls(self, now: float) -> Failure | None:
         """Return the failure of a job whose ranks are in different collectives; None if it is not known."""

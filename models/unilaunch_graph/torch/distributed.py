@@ -195,7 +195,7 @@ def _with_sources(
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
             given = _sources_and_targets(rows[argument], f"{name}: {argument}", self.node_dim, here)
-            if may_sum and isinstance(given, tuple):
+            if may_sum and type(given) in {tuple, _SourcesAndTargets}:
                 given = type(given)([source_rows(self, given[0], edge_index, here), given[1]])
             rows[argument] = given
         sizes = (here.num_owned + here.num_halo, here.num_owned)

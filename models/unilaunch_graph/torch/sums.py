@@ -2,22 +2,22 @@
 
 PyG's `propagate` takes the row of each edge's source, gives these rows to the layer's `message`, and sums what comes
 back. Under `distribute` it takes them from `SourceRows`, and what it gets are `EdgeRows`: a tensor that is made when
-somebody looks at it. EdgeRows times a number of each edge are EdgeRows; where `aggregate` gets them, their sum or mean
-is a product with a sparse matrix, as PyG's is if a sparse matrix is given in place of edge_index. Whatever else a layer
-does with them makes the tensor, and the layer goes on with messages. So the layer's own functions run in each call, and
-nothing is guessed about them.
+somebody looks at it; torch then swaps the two. EdgeRows times a number of each edge are EdgeRows; where `aggregate`
+gets them, their sum or mean is a product with a sparse matrix, as PyG's is if a sparse matrix is given in place of
+edge_index. Whatever else a layer does with them makes the tensor, and the layer goes on with messages. So the layer's
+own functions run in each call, and nothing is guessed about them.
 """
 
 from collections import deque
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, NamedTuple, cast
+from weakref import ref
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.nn.aggr import Aggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
@@ -72,7 +72,7 @@ def source_rows(layer: MessagePassing, rows: Any, edges: torch.Tensor, part: Gra
     if not _sums(layer) or not is_on_host(rows) or edges.device.type != "cpu":
         return rows
     source = _Source(rows, layer.node_dim % rows.dim(), edges, part, _writes_to(rows))
-    return _stand_in(SourceRows, source, rows)
+    return _stand_in(SourceRows, source, None)
 
 
 def is_on_host(rows: Any) -> bool:
@@ -96,14 +96,14 @@ def sum_of(layer: MessagePassing, messages: Any, index: Any) -> torch.Tensor | N
         messages: What `aggregate` got.
         index: The target of each; None if it is given in another way.
     """
-    if type(messages) is not EdgeRows or messages.is_looked_at or not _sums(layer):
+    if type(messages) is not EdgeRows or not _sums(layer):
         return None
     rows, axis, edges, part, _ = messages.source
     if not rows.numel() or not is_same(index, edges[1]) or not is_eager():
         return None
     messages.source.refuse_writes()
     chosen = _order(edges, part)
-    given = rows if messages.requires_grad else rows.detach()
+    given = rows if messages.has_gradient else rows.detach()
     matrix = given.movedim(axis, 0).flatten(1)  # a node's columns of all samples side by side
     is_mean = _AGGREGATIONS[type(layer.aggr_module)]
     sums = TORCH.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
@@ -113,10 +113,6 @@ def sum_of(layer: MessagePassing, messages: Any, index: Any) -> torch.Tensor | N
 
 def _writes_to(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001  (as in `version_of`)
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 class _Source(NamedTuple):
@@ -150,7 +146,7 @@ class _Factor(NamedTuple):
     """A number of each edge, as it was when it was multiplied.
 
     Attributes:
-        values: As many as edges, shaped to multiply `EdgeRows`. (edges, 1, ...)
+        values: As many as edges, of the rows' type, shaped to multiply `EdgeRows`. (edges, 1, ...)
         owner: The user's tensor that holds them, for what is made of them once; None if they are a product.
         version: The owner's, at that time.
     """
@@ -161,106 +157,37 @@ class _Factor(NamedTuple):
 
 
 class _Unmade(torch.Tensor):
-    """A tensor that is made when something looks at its numbers.
-
-    Python's functions get `tensor`, which has a gradient of its own. What torch calls below Python gets this one, whose
-    gradient is that of `_StandIn`, or of `tensor` once that is made.
-    """
+    """A tensor without memory; what torch calls below Python makes its numbers, and has the gradient of `_StandIn`."""
 
     source: _Source
-    parent: "_Unmade | None" = None  # what was multiplied
-    step: _Factor | None = None  # by what
-    products: "list[TensorWeakRef]"
-    tensor: torch.Tensor | None = None  # once it is made
-    numbers: torch.Tensor | None = None  # once they are made below Python, where there are no gradients
-    writes: int = 0
-    is_seen: bool = False  # whether the layer may have written to it, or have hooks on it
-
-    def seen(self) -> torch.Tensor:
-        """Return the tensor for the layer; its products are made before, since the layer may write to it."""
-        made = self.made()
-        if not self.is_seen:
-            self.is_seen = True
-            for product in self._products():
-                product.made()
-        return made
 
     def made(self) -> torch.Tensor:
-        """Return the tensor, with the gradient that it had when it was asked for."""
-        if self.tensor is None and not is_eager():
-            self.tensor = self._make()
-        elif self.tensor is None:
-            hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # a checkpoint's second run makes nothing
-            with torch.inference_mode(mode=False), torch.set_grad_enabled(self._has_gradient()), hooks:
-                if self.numbers is not None:
-                    self.tensor = cast("torch.Tensor", _Read.apply(self, self.numbers))  # type: ignore[no-untyped-call]
-                else:
-                    self.tensor = self._make()
-                    self._follow(keeps_version=True)
-        return self.tensor
-
-    def below(self) -> torch.Tensor:
-        """Return the numbers, for what torch calls below Python; those of its products are made before."""
-        if self.numbers is None:
-            self.numbers = self._make().detach() if self.tensor is None else self.tensor.detach()
-        if not self.is_seen:
-            self.is_seen = True
-            for product in self._products():
-                product.below()
-        return self.numbers if self.tensor is None else self.tensor.detach()
-
-    def follow_writes(self) -> None:
-        """Let the gradient be that of `tensor`, if it was written to."""
-        if self.tensor is not None and _writes_to(self.tensor) != self.writes:
-            self._follow()
-
-    def _follow(self, *, keeps_version: bool = False) -> None:
-        tensor = self.made()
-        self.writes = _writes_to(tensor)
-        if tensor.requires_grad and is_eager():
-            with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():  # noqa: SLF001
-                autograd: Any = torch.autograd
-                keep = autograd._unsafe_preserve_version_counter if keeps_version else nullcontext  # noqa: SLF001
-                with keep(self):
-                    if tensor.shape == self.shape:
-                        _Follow.apply(self, tensor)  # type: ignore[no-untyped-call]
-
-    def _has_gradient(self) -> bool:
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (torch documents it for this)
-            return self.requires_grad
-
-    def _products(self) -> "list[_Unmade]":
-        return [product for one in self.products if (product := one()) is not None]
-
-    def _make(self) -> torch.Tensor:
+        """Return the tensor for one call."""
         raise NotImplementedError
 
     @classmethod
     @override
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Give facts of the tensor, or another one that is not made; for anything else, make it."""
-        if func in _FACTS and not args[0].is_seen:
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+        if func in _FACTS:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (torch documents it for this)
                 return func(*args, **(kwargs or {}))
         unmade = _without_making(func, args, kwargs)
         if unmade is not None:
             return unmade
-        given: list[_Unmade] = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _Unmade)]
-        args, kwargs = tree_map_only(_Unmade, _Unmade.seen, (args, kwargs or {}))
-        out = func(*args, **kwargs)
-        for one in given:
-            one.follow_writes()
-        return out
+        for one in tree_leaves((args, kwargs)):
+            if type(one) is EdgeRows:
+                one.become(getattr(func, "__name__", ""))
+        args, kwargs = tree_map_only(_Unmade, lambda one: one.made(), (args, kwargs or {}))
+        return func(*args, **kwargs)
 
     @classmethod
     @override
     def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Make the tensor for what torch calls below Python: a function in C++, a scripted one."""
-        given: list[_Unmade] = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _Unmade)]
-        args, kwargs = tree_map_only(_Unmade, _Unmade.below, (args, kwargs or {}))
         if func._schema.is_mutable:  # noqa: SLF001  (torch has no other name for it)
-            for one in given:  # its gradient is this one's from here on
-                one.numbers, one.tensor = one.below(), None
+            raise RuntimeError(_REFUSED)
+        args, kwargs = tree_map_only(_Unmade, lambda one: one.made(), (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
@@ -268,35 +195,71 @@ class SourceRows(_Unmade):
     """The rows of all sources; the row of each edge's source is not made."""
 
     @override
-    def _make(self) -> torch.Tensor:
+    def made(self) -> torch.Tensor:
         return self.source.rows
 
 
 class EdgeRows(_Unmade):
-    """The row of each edge's source, times a number of each edge."""
+    """The row of each edge's source, times a number of each edge.
+
+    At the layer's first look the tensor takes the place of this object: torch swaps the two. From then on the layer has
+    a tensor like any other, and so is each product that was made of this one before.
+    """
+
+    factor: _Factor | None
+    has_gradient: bool
+    parent: "EdgeRows | None"  # what was multiplied, if this is a product
+    products: "list[tuple[ref[EdgeRows], torch.Tensor]]"  # and what was multiplied by
 
     @override
-    def _make(self) -> torch.Tensor:
-        parent, step = self.parent, self.step
-        if parent is None or step is None:
-            self.source.refuse_writes()
-            return self.source.rows.index_select(self.source.axis, self.source.ends)
-        return (parent.made() if parent.numbers is None else parent.numbers) * step.values
+    def made(self) -> torch.Tensor:
+        self.source.refuse_writes()
+        rows = self.source.rows.index_select(self.source.axis, self.source.ends)
+        return rows if self.factor is None else rows * self.factor.values
 
-    @property
-    def factor(self) -> _Factor | None:
-        """What the rows of the sources are multiplied by."""
-        if not isinstance(self.parent, EdgeRows) or self.step is None:
-            return self.step
-        before = self.parent.factor
-        if before is None:
-            return self.step
-        return _Factor(before.values.to(self.source.rows.dtype) * self.step.values)
+    def become(self, name: str) -> None:
+        """Become the tensor, for a function of this *name*.
 
-    @property
-    def is_looked_at(self) -> bool:
-        """Whether the layer has seen it, or what it is a product of."""
-        return self.is_seen or (isinstance(self.parent, EdgeRows) and self.parent.is_looked_at)
+        It cannot while torch holds this object too (an `autograd.Function` has it), or in a transform: then each call
+        makes a tensor.
+
+        Raises:
+            RuntimeError: It cannot, and the function would change the tensor.
+        """
+        if type(self.parent) is EdgeRows:
+            self.parent.become("")
+        is_swapped = type(self) is not EdgeRows  # with its parent
+        if is_eager() and not is_swapped:
+            keep = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # a checkpoint's second run makes nothing
+            with torch.inference_mode(mode=False), torch.set_grad_enabled(self.has_gradient), keep:
+                is_swapped = self._swap(self.made())
+        if not is_swapped and (name.endswith("_") or name in _CHANGES):
+            raise RuntimeError(_REFUSED)
+
+    def _swap(self, tensor: torch.Tensor) -> bool:
+        products = [(product(), numbers) for product, numbers in self.products]
+        self.products.clear()  # torch swaps nothing that is referred to weakly
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            try:
+                torch.utils.swap_tensors(self, tensor)  # type: ignore[no-untyped-call]
+            except RuntimeError:
+                return False
+        for product, numbers in products:
+            if type(product) is EdgeRows:
+                product._swap(cast("torch.Tensor", self) * numbers)  # noqa: SLF001  (of its own class)
+        return True
+
+
+#: Functions that change a tensor, beside those whose names end with "_".
+_CHANGES = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad", "backward"})
+_REFUSED = (
+    "x_j is written to, or gets a hook, where unilaunch has not made it: in a function of torch.autograd.Function, in "
+    "C++ or in torch.func: expected a copy: x_j.clone()"
+)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
@@ -305,13 +268,14 @@ def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
         rows, axis, index = args
         source = rows.source
         if axis % len(source.rows.shape) == source.axis and is_same(index, source.ends):
-            return _stand_in(EdgeRows, source, rows, index=source.ends)
+            return _edge_rows(source, None, None)
     if func in _PRODUCTS and not kwargs and len(args) == 2:  # noqa: PLR2004
         one, other = args if type(args[0]) is EdgeRows else args[::-1]
-        if type(one) is EdgeRows and not one.is_seen and _is_factor(other, one):
-            product = _stand_in(EdgeRows, one.source, one, factor=_factor(other))
-            product.parent = one
-            one.products.append(TensorWeakRef(product))
+        if type(one) is EdgeRows and _is_factor(other, one):
+            factor = _factor(other, one.dtype)
+            both = factor if one.factor is None else _Factor(one.factor.values * factor.values)
+            product = _edge_rows(one.source, both, one)
+            one.products.append((ref(product), factor.values))
             return product
     return None
 
@@ -329,27 +293,28 @@ def _is_factor(numbers: Any, rows: EdgeRows) -> bool:
     )
 
 
-def _factor(numbers: torch.Tensor) -> _Factor:
-    owner, values = numbers if numbers._base is None else numbers._base, numbers.detach().clone()  # noqa: SLF001  (of `weight.view(-1, 1)`)
+def _factor(numbers: torch.Tensor, dtype: torch.dtype) -> _Factor:
+    owner = numbers if numbers._base is None else numbers._base  # noqa: SLF001  (of `weight.view(-1, 1)`)
+    values = numbers.detach().to(dtype, copy=True)
     is_whole = owner.numel() == numbers.numel() and owner.is_contiguous() and numbers.is_contiguous()
     is_owned = is_whole and owner.dtype == numbers.dtype and not owner.is_inference()
     return _Factor(values, owner, version_of(owner)) if is_owned else _Factor(values)
 
 
 class _StandIn(torch.autograd.Function):
-    """Makes an `_Unmade`; where torch reaches it below Python, its gradient is that of the tensor's."""
+    """Makes an `_Unmade`, whose gradient is that of the tensor."""
 
     @staticmethod
     @override
     def forward(
-        ctx: Any, kind: type[_Unmade], rows: torch.Tensor, axis: int, index: torch.Tensor | None,
-        factor: torch.Tensor | None,
-    ) -> torch.Tensor:  # fmt: skip
-        ctx.axis, ctx.shape = axis, rows.shape
+        ctx: Any, kind: type[_Unmade], source: _Source, factor: torch.Tensor | None, rows: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.axis, ctx.shape = source.axis, rows.shape
+        index = source.ends if kind is EdgeRows else None
         ctx.save_for_backward(index, factor)
         shape = [*rows.shape]
         if index is not None:
-            shape[axis] = len(index)
+            shape[source.axis] = len(index)
         make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001
         made: torch.Tensor = make(kind, shape, dtype=rows.dtype, device=rows.device)
         return made
@@ -362,47 +327,20 @@ class _StandIn(torch.autograd.Function):
             gradient = gradient * factor
         if index is not None:
             gradient = gradient.new_zeros(ctx.shape).index_add(ctx.axis, index, gradient)
-        return None, gradient, None, None, None
+        return None, None, None, gradient
 
 
-class _Read(torch.autograd.Function):
-    """Returns the numbers of an `_Unmade` that were made below Python, with its gradient."""
-
-    @staticmethod
-    @override
-    def forward(_: Any, __: _Unmade, numbers: torch.Tensor) -> torch.Tensor:
-        return numbers.detach()
-
-    @staticmethod
-    @override
-    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return gradient, None
-
-
-class _Follow(torch.autograd.Function):
-    """Gives an `_Unmade` the gradient of its tensor."""
-
-    @staticmethod
-    @override
-    def forward(ctx: Any, unmade: _Unmade, _: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(unmade)
-        return unmade
-
-    @staticmethod
-    @override
-    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, gradient
-
-
-def _stand_in(
-    kind: type[_Unmade], source: _Source, given: torch.Tensor, *, index: torch.Tensor | None = None,
-    factor: _Factor | None = None,
-) -> _Unmade:  # fmt: skip
+def _stand_in(kind: type[_Unmade], source: _Source, factor: _Factor | None) -> Any:
     values = None if factor is None else factor.values
-    made = _StandIn.apply(kind, given, source.axis, index, values)  # type: ignore[no-untyped-call]
-    unmade = cast("_Unmade", made)
-    unmade.source, unmade.step, unmade.products = source, factor, []
+    unmade: Any = _StandIn.apply(kind, source, values, source.rows)  # type: ignore[no-untyped-call]
+    unmade.source = source
     return unmade
+
+
+def _edge_rows(source: _Source, factor: _Factor | None, parent: EdgeRows | None) -> EdgeRows:
+    rows: EdgeRows = _stand_in(EdgeRows, source, factor)
+    rows.factor, rows.has_gradient, rows.parent, rows.products = factor, rows.requires_grad, parent, []
+    return rows
 
 
 def _order(edges: torch.Tensor, part: GraphPart) -> ChosenEdges:
