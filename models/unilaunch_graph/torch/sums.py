@@ -281,12 +281,16 @@ def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_factor(numbers: Any, rows: EdgeRows) -> bool:
-    """Return whether they are a number of each edge, which no gradient is for."""
+    """Return whether they are a number of each edge, which no gradient is for.
+
+    Not where the rows have a gradient and it is off: an `autograd.Function` may run, whose output is the product.
+    """
     return (
         type(numbers) in {torch.Tensor, torch.nn.Parameter}
         and numbers.device.type == "cpu"
         and numbers.layout is torch.strided
         and not (numbers.requires_grad and torch.is_grad_enabled())
+        and (torch.is_grad_enabled() or not rows.has_gradient)
         and numbers.shape == (rows.shape[rows.source.axis], *[1] * (rows.dim() - rows.source.axis - 1))
         and torch.promote_types(numbers.dtype, rows.dtype) == rows.dtype
         and is_eager()
@@ -295,7 +299,8 @@ def _is_factor(numbers: Any, rows: EdgeRows) -> bool:
 
 def _factor(numbers: torch.Tensor, dtype: torch.dtype) -> _Factor:
     owner = numbers if numbers._base is None else numbers._base  # noqa: SLF001  (of `weight.view(-1, 1)`)
-    values = numbers.detach().to(dtype, copy=True)
+    with torch.inference_mode(mode=False):
+        values = numbers.detach().to(dtype, copy=True)
     is_whole = owner.numel() == numbers.numel() and owner.is_contiguous() and numbers.is_contiguous()
     is_owned = is_whole and owner.dtype == numbers.dtype and not owner.is_inference()
     return _Factor(values, owner, version_of(owner)) if is_owned else _Factor(values)

@@ -280,7 +280,6 @@ SUMS = {
         _of(lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"), weighted
     ),
     "small whole numbers of each edge": Case(_of(_small_numbers), weighted),
-    "a product without a gradient": Case(_of(_product_without_gradient), lambda layer, x, g: weighted(layer, x, g) + x),
     "whole numbers of each edge": Case(_of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])), weighted),
     "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
     "samples, mean": Case(lambda: nn.SimpleConv(aggr="mean"), _samples),
@@ -343,6 +342,7 @@ MESSAGES = {
         }.items()
     },
     "a message whose product is looked at": Case(_of(_keep), weighted),
+    "a product without a gradient": Case(_of(_product_without_gradient), lambda layer, x, g: weighted(layer, x, g) + x),
     "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
     "gat, a hook": Case(_changed(_gat, lambda layer: layer.register_edge_update_forward_hook(_tripled))),
     "gat, a hook on lin": Case(_hooked_linear("lin"), attributed),
