@@ -342,7 +342,9 @@ MESSAGES = {
         }.items()
     },
     "a message whose product is looked at": Case(_of(_keep), weighted),
-    "a product without a gradient": Case(_of(_product_without_gradient), lambda layer, x, g: weighted(layer, x, g) + x),
+    "a product without a gradient": Case(
+        _of(_product_without_gradient), lambda layer, x, g: weighted(layer, x.clone().requires_grad_(), g) + x
+    ),
     "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
     "gat, a hook": Case(_changed(_gat, lambda layer: layer.register_edge_update_forward_hook(_tripled))),
     "gat, a hook on lin": Case(_hooked_linear("lin"), attributed),
