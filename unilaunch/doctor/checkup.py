@@ -45,6 +45,8 @@ DEADLINE = 30.0
 _MEASURING = 10.0
 #: Seconds for which the last answers may still arrive when mpirun has exited: packets that were lost are sent again.
 _LAST_WORDS = 5.0
+#: In a line of Open MPI's that is no reason: its ssh had begun before it could be given a group of processes.
+_HARMLESS = "Warning: setpgid("
 #: Why mpirun may say nothing, by whether there are several hosts: ssh to all of them has been tried before.
 _SILENCE = {
     False: "mpirun says nothing",
@@ -151,7 +153,8 @@ def _visit(
             seconds = DEADLINE + (_MEASURING * len(hosts) if measures else 0.0)
             late = _listen(process, inbox, arrived, seconds)
         console.seek(0)
-        said = [text.strip() for text in console if text.strip(" -\n")] or [_SILENCE[request.several]]
+        lines = [text.strip() for text in console if text.strip(" -\n") and _HARMLESS not in text]
+        said = lines or [_SILENCE[request.several]]
     findings, summary, measured = _judge(inbox, hosts, arrived, said)
     if late and not any(finding.stops for finding in findings):
         findings.append(_why_unfinished(inbox, hosts, seconds))
