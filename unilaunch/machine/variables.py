@@ -1,7 +1,7 @@
 """The variables that belong to one machine, login or process; every other one of the user reaches every host."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from unilaunch.machine.devices import DEVICES
@@ -44,30 +44,16 @@ def reasons(prefixes: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {why: patterns + of_launchers * (why == _OF_LAUNCHER) for why, patterns in STAYING.items()}
 
 
-def reason_to_stay(name: str, prefixes: Sequence[str]) -> str:
-    """Return why a variable stays on its host; "" if every host of a job is to find it.
-
-    Args:
-        name: Its name.
-        prefixes: How the names of the launchers' own variables begin.
-    """
-    if not _NAME.fullmatch(name):
-        return "not a variable's name"
-    if name.startswith(tuple(prefixes)):
-        return _OF_LAUNCHER
-    kept = (why for why, patterns in STAYING.items() if any(fnmatchcase(name, pattern) for pattern in patterns))
-    return next(kept, "")
-
-
-def travelling(names: Iterable[str], prefixes: Sequence[str]) -> list[str]:
-    """Return those of *names* that every host is to find, sorted; *prefixes* as in `reason_to_stay`."""
-    return sorted(name for name in names if not reason_to_stay(name, prefixes))
-
-
-def staying(names: Iterable[str], prefixes: Sequence[str]) -> dict[str, list[str]]:
-    """Return those of *names* that stay on their host, sorted, by the reason; *prefixes* as in `reason_to_stay`."""
-    found: dict[str, list[str]] = {}
+def staying(names: Iterable[str], prefixes: Iterable[str]) -> dict[str, list[str]]:
+    """Return those of *names* that stay on their host, sorted, by the reason; *prefixes* as in `reasons`."""
+    known, found = reasons(prefixes), dict[str, list[str]]()
     for name in sorted(names):
-        if why := reason_to_stay(name, prefixes):
+        kept = (why for why, patterns in known.items() if any(fnmatchcase(name, pattern) for pattern in patterns))
+        if why := next(kept, "") if _NAME.fullmatch(name) else "not a variable's name":
             found.setdefault(why, []).append(name)
     return found
+
+
+def travelling(names: Collection[str], prefixes: Iterable[str]) -> list[str]:
+    """Return those of *names* that every host is to find, sorted; *prefixes* as in `reasons`."""
+    return sorted(set(names).difference(*staying(names, prefixes).values()))

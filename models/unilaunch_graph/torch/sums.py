@@ -156,14 +156,17 @@ class _Factor(NamedTuple):
     version: Any = None
 
 
-class _Unmade(torch.Tensor):
-    """A tensor without memory; what torch calls below Python makes its numbers, and has the gradient of `_StandIn`."""
+class SourceRows(torch.Tensor):
+    """The rows of all sources, as a tensor without memory: the row of each edge's source is not made.
+
+    What torch calls below Python makes its numbers, and has the gradient of `_StandIn`.
+    """
 
     source: _Source
 
     def made(self) -> torch.Tensor:
         """Return the tensor for one call."""
-        raise NotImplementedError
+        return self.source.rows
 
     @classmethod
     @override
@@ -175,10 +178,11 @@ class _Unmade(torch.Tensor):
         unmade = _without_making(func, args, kwargs)
         if unmade is not None:
             return unmade
+        changes = _may_change(func, kwargs or {})
         for one in tree_leaves((args, kwargs)):
-            if type(one) is EdgeRows:
-                one.become(getattr(func, "__name__", ""))
-        args, kwargs = tree_map_only(_Unmade, lambda one: one.made(), (args, kwargs or {}))
+            if type(one) is EdgeRows and not one.become() and changes:
+                raise RuntimeError(_REFUSED)
+        args, kwargs = tree_map_only(SourceRows, lambda one: one.made(), (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @classmethod
@@ -187,19 +191,11 @@ class _Unmade(torch.Tensor):
         """Make the tensor for what torch calls below Python: a function in C++, a scripted one."""
         if func._schema.is_mutable:  # noqa: SLF001  (torch has no other name for it)
             raise RuntimeError(_REFUSED)
-        args, kwargs = tree_map_only(_Unmade, lambda one: one.made(), (args, kwargs or {}))
+        args, kwargs = tree_map_only(SourceRows, lambda one: one.made(), (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
-class SourceRows(_Unmade):
-    """The rows of all sources; the row of each edge's source is not made."""
-
-    @override
-    def made(self) -> torch.Tensor:
-        return self.source.rows
-
-
-class EdgeRows(_Unmade):
+class EdgeRows(SourceRows):
     """The row of each edge's source, times a number of each edge.
 
     At the layer's first look the tensor takes the place of this object: torch swaps the two. From then on the layer has
@@ -217,24 +213,21 @@ class EdgeRows(_Unmade):
         rows = self.source.rows.index_select(self.source.axis, self.source.ends)
         return rows if self.factor is None else rows * self.factor.values
 
-    def become(self, name: str) -> None:
-        """Become the tensor, for a function of this *name*.
+    def become(self) -> bool:
+        """Become the tensor, and return whether it has.
 
         It cannot while torch holds this object too (an `autograd.Function` has it), or in a transform: then each call
         makes a tensor.
-
-        Raises:
-            RuntimeError: It cannot, and the function would change the tensor.
         """
         if type(self.parent) is EdgeRows:
-            self.parent.become("")
-        is_swapped = type(self) is not EdgeRows  # with its parent
-        if is_eager() and not is_swapped:
-            keep = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # a checkpoint's second run makes nothing
-            with torch.inference_mode(mode=False), torch.set_grad_enabled(self.has_gradient), keep:
-                is_swapped = self._swap(self.made())
-        if not is_swapped and (name.endswith("_") or name in _CHANGES):
-            raise RuntimeError(_REFUSED)
+            self.parent.become()
+        if type(self) is not EdgeRows:  # with its parent
+            return True
+        if not is_eager():
+            return False
+        keep = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # a checkpoint's second run makes nothing
+        with torch.inference_mode(mode=False), torch.set_grad_enabled(self.has_gradient), keep:
+            return self._swap(self.made())
 
     def _swap(self, tensor: torch.Tensor) -> bool:
         products = [(product(), numbers) for product, numbers in self.products]
@@ -250,8 +243,10 @@ class EdgeRows(_Unmade):
         return True
 
 
-#: Functions that change a tensor, beside those whose names end with "_".
-_CHANGES = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad", "backward"})
+#: Functions that change a tensor, beside those whose names end with one "_".
+_CHANGES = frozenset({
+    "__setitem__", "__set__", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "backward"
+})  # fmt: skip
 _REFUSED = (
     "x_j is written to, or gets a hook, where unilaunch has not made it: in a function of torch.autograd.Function, in "
     "C++ or in torch.func: expected a copy: x_j.clone()"
@@ -260,6 +255,11 @@ _REFUSED = (
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+def _may_change(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return name in _CHANGES or "out" in kwargs or (name.endswith("_") and not name.endswith("__"))
 
 
 def _without_making(func: Any, args: Any, kwargs: Any) -> Any:
@@ -307,12 +307,12 @@ def _factor(numbers: torch.Tensor, dtype: torch.dtype) -> _Factor:
 
 
 class _StandIn(torch.autograd.Function):
-    """Makes an `_Unmade`, whose gradient is that of the tensor."""
+    """Makes `SourceRows` or `EdgeRows`, whose gradient is that of the tensor."""
 
     @staticmethod
     @override
     def forward(
-        ctx: Any, kind: type[_Unmade], source: _Source, factor: torch.Tensor | None, rows: torch.Tensor
+        ctx: Any, kind: type[SourceRows], source: _Source, factor: torch.Tensor | None, rows: torch.Tensor
     ) -> torch.Tensor:
         ctx.axis, ctx.shape = source.axis, rows.shape
         index = source.ends if kind is EdgeRows else None
@@ -335,7 +335,7 @@ class _StandIn(torch.autograd.Function):
         return None, None, None, gradient
 
 
-def _stand_in(kind: type[_Unmade], source: _Source, factor: _Factor | None) -> Any:
+def _stand_in(kind: type[SourceRows], source: _Source, factor: _Factor | None) -> Any:
     values = None if factor is None else factor.values
     unmade: Any = _StandIn.apply(kind, source, values, source.rows)  # type: ignore[no-untyped-call]
     unmade.source = source

@@ -85,7 +85,7 @@ class _Cube(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(rows)
-        return rows**3
+        return 0 * rows[:] - (0 - rows) ** 3
 
     @staticmethod
     @override
