@@ -3,9 +3,10 @@
     python benchmarks/mechanisms.py [--rounds 3] [--only NAME ...] [--folder DIR]
 
 Each row runs a copy of these sources in which one mechanism is switched off, beside the sources as they are, on 2 ranks
-of one thread: the GCN of epoch.py without dropout, with dropout 0.5, the latter in bfloat16, the latter with 8 % of the
-nodes in training, and Cora. All in turn, round after round; a figure is the median, over the rounds, of the time of an
-epoch without the mechanism / with it. Where nothing changes the copy is not run: bfloat16 has no portable sum of words.
+of one thread, under mpirun unless the row says otherwise: the GCN of epoch.py without dropout, with dropout 0.5, the
+latter in bfloat16, the latter with 8 % of the nodes in training, and Cora. All in turn, round after round; a figure is
+the median, over the rounds, of the time of an epoch without the mechanism / with it. Where nothing changes the copy is
+not run: bfloat16 has no portable sum of words.
 Bound: a mechanism loses 5 % somewhere; what loses less on two processors is removed.
 """
 
@@ -14,12 +15,13 @@ import re
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from epoch import OPTIONS
 from graphs import make_graph
-from mpirun import BOUND_LINE, MODELS, SHARED, Change, changed_sources, train, verdict
+from mpirun import BOUND_LINE, DIRECT_LINE, MODELS, SHARED, Change, changed_sources, train, verdict
 from pruning import few_trained
 
 EPOCHS = "10"
@@ -39,12 +41,14 @@ class Mechanism(NamedTuple):
         settings: Where it can matter.
         changes: What switches it off.
         among: What is switched off in both runs.
+        line: The start.
     """
 
     code: tuple[str, ...]
     settings: tuple[str, ...]
     changes: tuple[Change, ...]
     among: tuple[Change, ...] = ()
+    line: Sequence[str] = BOUND_LINE
 
 
 def _portable(before: str, call: str) -> tuple[Change, ...]:
@@ -53,6 +57,9 @@ def _portable(before: str, call: str) -> tuple[Change, ...]:
 
 
 _LARGE = ("plain", "dropout")
+_NO_SHARED = Change(
+    "unilaunch_graph/exchange/halo.py", "self.shared = share_buffers(", "self.shared = None and share_buffers("
+)
 MECHANISMS = {
     "kernels in C": Mechanism(
         (KERNELS, NATIVE, "unilaunch_graph/kernels/library.py"), (*_LARGE, "bfloat16", "few"), (NO_C,)
@@ -89,13 +96,10 @@ MECHANISMS = {
     "shared memory": Mechanism(
         ("unilaunch_graph/exchange/shared_memory.py",),
         (*_LARGE, "cora"),
-        (
-            Change(
-                "unilaunch_graph/exchange/halo.py",
-                "self.shared = share_buffers(",
-                "self.shared = None and share_buffers(",
-            ),
-        ),
+        (_NO_SHARED,),
+    ),
+    "shared memory, direct start": Mechanism(
+        ("unilaunch_graph/exchange/shared_memory.py",), (*_LARGE, "cora"), (_NO_SHARED,), line=DIRECT_LINE
     ),
     "pruning": Mechanism(
         ("unilaunch_gcn/pruning.py", "unilaunch_gcn/reach.py"),
@@ -120,7 +124,7 @@ def main() -> int:
             without = changed_sources(Path(first), mechanism.changes + mechanism.among)
             with_it = changed_sources(Path(second), mechanism.among) if mechanism.among else MODELS
             lost = {
-                setting: _lost(options, without, with_it, chosen.rounds)
+                setting: _lost(options, (without, with_it), mechanism.line, chosen.rounds)
                 for setting, options in settings.items()
                 if setting in mechanism.settings
             }
@@ -169,22 +173,22 @@ def _data(graph: Path, folder: Path) -> list[str]:
     return ["--dataset", str(graph), "--partition-dir", str(folder / "parts"), "--no-normalize-features"]
 
 
-def _lost(options: list[str], without: Path, with_it: Path, rounds: int) -> float:
+def _lost(options: list[str], both: tuple[Path, Path], line: Sequence[str], rounds: int) -> float:
     """Return the time of an epoch without the mechanism, of that with it."""
     ratios = []
     for _ in range(rounds):
         taken = []
-        for sources in (without, with_it):
-            result = _train(options, sources)
+        for sources in both:
+            result = _train(options, line, sources)
             taken.append(result["seconds_per_epoch"])
         ratios.append(taken[0] / taken[1])
     return float(statistics.median(ratios))
 
 
-def _train(options: list[str], sources: Path) -> dict[str, Any]:
+def _train(options: list[str], line: Sequence[str], sources: Path) -> dict[str, Any]:
     words = ["--backend", "torch", *options]
     epochs = "200" if "cora" in options else EPOCHS
-    return train(2, *words, "--epochs", epochs, "--eval-every", epochs, line=BOUND_LINE, sources=sources)
+    return train(2, *words, "--epochs", epochs, "--eval-every", epochs, line=line, sources=sources)
 
 
 if __name__ == "__main__":

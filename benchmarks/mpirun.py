@@ -18,6 +18,8 @@ LINE = [MPIRUN, "--oversubscribe", "-n"]
 #: As it comes: each of two ranks bound to a core.
 BOUND_LINE = [MPIRUN, "-n"]
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
+#: Without an MPI.
+DIRECT_LINE = [*UNILAUNCH, "launch", "-n"]
 SHARED = Path(__file__).parents[2] / "shared" / "datasets"
 
 
@@ -91,7 +93,8 @@ def train(
 ) -> dict[str, Any]:
     """Run the GCN on *ranks* ranks, with the *sources* of the models, and return its result.json."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*line, str(ranks), *UNILAUNCH, "run", "--output-dir", folder, *options]
+        rank = [] if line is DIRECT_LINE else [*UNILAUNCH, "run"]
+        command = [*line, str(ranks), *rank, "--output-dir", folder, *options]
         execute(command, deadline, PYTHONPATH=str(sources))
         result: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
     return result
