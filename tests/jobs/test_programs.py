@@ -192,6 +192,15 @@ def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> Non
     assert job.failure(0)["traceback"]
 
 
+def test_exit_functions_can_see_that_the_program_failed(tmp_path: Path) -> None:
+    """By `sys.last_value`, as under plain Python."""
+    told = "import atexit, sys\natexit.register(lambda: print(repr(getattr(sys, 'last_value', None))))\n"
+    (tmp_path / "fails.py").write_text(f"{told}raise ValueError('broken')\n")
+    (tmp_path / "ends.py").write_text(f"{told}sys.exit(3)\n")
+    for script, seen in (("fails.py", "ValueError('broken')\n"), ("ends.py", "None\n")):
+        assert alone([script], tmp_path).stdout == unilaunch(["run", script], tmp_path).stdout == seen
+
+
 @pytest.mark.parametrize("name", ["package.tool", "package"])
 def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
     """With this folder first in sys.path, as with python -m; it is __main__ to the end."""

@@ -73,6 +73,8 @@ def _send_failure(error: BaseException, rank: Rank) -> int:
 
 def _send_once(error: BaseException, rank: Rank) -> int:
     if rank.task.model is None:
+        if not isinstance(error, SystemExit):  # as Python does: the program's exit functions can see that it failed
+            sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         for each in filter(None, (error.__context__, error)):  # both are shown
             program.leave_out_launcher(each)
         current.note_remedies(error)

@@ -1,6 +1,9 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
+import atexit
 import inspect
+import logging
+import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
 from traceback import walk_tb
@@ -33,6 +36,7 @@ _LAYERS = ("torch_geometric.", "unilaunch_graph.")
 #: Counts the forwards of a module that exchange rows, since its state was loaded.
 _FORWARDS = "_unilaunch_forwards"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
+_logger = logging.getLogger("unilaunch_graph")
 
 
 def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -> torch.nn.Module:
@@ -286,6 +290,8 @@ def _watched(
             raise
         if checked and _count_calls(part) > before:  # all ranks have made this call
             _compare_weights(self, part)
+        if not torch.is_grad_enabled():
+            _note_evaluation(part)
         return out
 
     return call
@@ -312,6 +318,24 @@ def _count_calls(part: GraphPart) -> int:
         return 0
     number: int = part.ranks.collectives.calls.number
     return number
+
+
+def _note_evaluation(part: GraphPart) -> None:
+    """Note that the script has rows to evaluate: at its end rank 0 says so if no call has put the ranks' together."""
+    ranks, count = part.ranks, _count_calls(part)
+    if count and ranks.rank == 0 and not ranks.evaluated:
+        atexit.register(_tell_rows_left, ranks)
+    ranks.evaluated = count
+
+
+def _tell_rows_left(ranks: Ranks) -> None:
+    has_failed = getattr(sys, "last_value", None) is not None
+    if not has_failed and ranks.evaluated == ranks.collectives.calls.number:
+        _logger.warning(
+            "the last rows that the model returned are those of each rank's own nodes, part.owned, and no call has put "
+            "them together: ug.torch.gather(out, part) gives rank 0 the rows of all nodes, in the user's order; "
+            "ug.torch.accuracy and ug.torch.mean are of the whole graph"
+        )
 
 
 def _compare_weights(module: torch.nn.Module, part: GraphPart) -> None:

@@ -58,7 +58,7 @@ from unilaunch_graph.simulation import (
 from unilaunch_graph.torch.part import GraphPart, is_flip, is_same, make_part
 from unilaunch_graph.torch.portable_dropout import DROPOUTS
 from unilaunch_graph.torch.ranks import HALVES, Ranks, tells_flip
-from unilaunch_graph.torch.state import refuse_own_statistics
+from unilaunch_graph.torch.state import refuse_own_statistics, tell_dropped_features
 from unilaunch_torch.linear import OnHost, apply
 
 #: Where PyG's layers keep what they made of the edges.
@@ -181,6 +181,8 @@ class Check:
         self.seen.add(key)
         if self.part.world_size > 1:
             refuse_own_statistics(leaves_of((args, dict(options))), self.part)
+        if self.part.world_size > 1 and self.part.rank == 0:
+            tell_dropped_features(leaves_of((args, dict(options))), self.part)
         finding, text = self.verdict(module, args, options, entry).of_all(self.part.ranks)
         if finding is Finding.DIFFERS and self.part.world_size > 1:
             self.seen.discard(key)  # the next call is as wrong

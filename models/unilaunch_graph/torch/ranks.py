@@ -38,6 +38,7 @@ class Ranks(ScriptRanks):
     Attributes:
         has_loss: Whether `mean` has made a loss of the whole graph.
         has_added: Whether `sum_gradients` has found gradients that were added to their sum.
+        evaluated: Number of the last collective call before a model returned rows without gradients; 0: none has.
     """
 
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
@@ -45,6 +46,7 @@ class Ranks(ScriptRanks):
         self.device: torch.device = device
         self.has_loss: bool = False
         self.has_added: bool = False
+        self.evaluated: int = 0
 
     @classmethod
     @override

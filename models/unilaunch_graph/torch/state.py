@@ -1,6 +1,7 @@
 """What is the same on every rank: parameters and buffers of a model, and what is made of the part's features."""
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,10 +21,14 @@ _ROUNDED = 1e-3
 _FEWEST_ROWS, _MOST_ROWS = 10, 1000
 #: Roundings of the features' type that a number may be off.
 _ROUNDINGS = 64
+#: By how much the share of numbers that a dropout keeps may be off.
+_BY_CHANCE = 0.2
 _SCALES = (
     "ug.torch.distribute: deg, the histogram of degrees (of PNAConv, DegreeScalerAggregation), differs between the "
     "ranks: expected the whole graph's: ug.torch.sum_ranks(torch.bincount(degrees, minlength=K)) with one K for all"
 )
+
+_logger = logging.getLogger("unilaunch_graph")
 
 
 def broadcast_state(model: torch.nn.Module, ranks: Ranks) -> None:
@@ -82,6 +87,37 @@ def refuse_own_statistics(given: Iterable[Any], part: GraphPart) -> None:
                 "of a rank's own rows: expected those of the whole graph: normalise x before ug.from_pyg, or by "
                 "ug.torch.sum_ranks(x.sum(0)) / part.num_nodes; check=False of ug.torch.distribute leaves this out"
             )
+
+
+def tell_dropped_features(given: Iterable[Any], part: GraphPart) -> None:
+    """Say so where the model is called with a dropout of `part.x`, which each rank has drawn for itself.
+
+    Args:
+        given: What the model is called with.
+        part: This rank's part.
+    """
+    alike = (one for one in given if _are_features(part.x) and _are_features(one) and one.shape == part.x.shape)
+    for probability in filter(None, (_dropped(part.x, one.detach()) for one in alike)):
+        _logger.warning(
+            "the model is called with a dropout (p = %.2g) of part.x, of which each rank draws a mask of its own: the "
+            "loss depends on the number of ranks: expected the dropout in the model's forward, where "
+            "ug.torch.distribute makes its mask the same on any number of ranks",
+            probability,
+        )
+
+
+def _dropped(x: torch.Tensor, rows: torch.Tensor) -> float | None:
+    """Return the probability of the dropout by which *rows* were made of *x*; None: they were made in another way."""
+    step = max(1, -(-len(x) // _MOST_ROWS))
+    x, rows = x[::step].double(), rows[::step].double()
+    is_there, is_kept = x != 0, rows != 0
+    if (is_kept & ~is_there).any() or is_kept.sum() < _FEWEST_ROWS:
+        return None
+    factors = (rows[is_kept] / x[is_kept]).aminmax()
+    share = float(is_kept.sum() / is_there.sum())
+    is_one = factors.max - factors.min <= _ROUNDED * factors.max
+    is_scaled = share < 1 and abs(share * float(factors.max) - 1) < _BY_CHANCE
+    return 1 - 1 / float(factors.max) if is_one and is_scaled else None
 
 
 def _are_features(rows: Any) -> bool:

@@ -15,7 +15,7 @@ part = ug.load("sbm")
 MISTAKES = (
     "none", "no sum_gradients", "another start", "another rate", "steps on rank 0", "another state", "a mean of a mean",
     "a mean by hand", "a smooth mean", "a mean and a penalty", "own scale", "own class weights", "own count",
-    "class weights", "rows of length 1",
+    "class weights", "rows of length 1", "dropout of the features",
 )  # fmt: skip
 
 
@@ -26,6 +26,8 @@ def _features(mistake: str) -> torch.Tensor:
             return (x - x.mean(0)) / (x.std(0) + 1e-9)
         case "rows of length 1":
             return functional.normalize(x)
+        case "dropout of the features":
+            return functional.dropout(x, 0.25)
     return x
 
 
