@@ -1,4 +1,4 @@
-"""Values on the command line and in variables: several at once, none, and such as begin with a dash."""
+"""Values on the command line, in variables and in files: several at once, none, and such as begin with a dash."""
 
 from pathlib import Path
 from typing import Any
@@ -49,20 +49,12 @@ def _read(words: list[str], **environ: str) -> dict[str, Any]:
     (["--widths", "[64, 32]"], {}, "widths", (64, 32)),
     (["--names", "-a", "--names", "b c"], {}, "names", ["-a", "b c"]),
     (["--by-name", '{"a": 1}', "--by-name", '{"b": 2}'], {}, "by_name", {"a": 1.0, "b": 2.0}),
-    (["--patience", "none"], {}, "patience", None),
+    (["--patience", "none"], {}, "patience", None), (["--names", "--a"], {}, "names", ["--a"]),
     ([], {"UNILAUNCH_WIDTHS": "[8, 4]"}, "widths", (8, 4)),
     ([], {"UNILAUNCH_PATIENCE": "none"}, "patience", None),
 ])  # fmt: skip
 def test_several_values_and_none(words: list[str], environ: dict[str, str], field: str, value: Any) -> None:
     assert _read(words, **environ)[field] == value
-
-
-@pytest.mark.parametrize(("words", "field", "value"), [
-    (["--output-dir", "-out"], "output_dir", "-out"),
-    (["--mpi-arg", "--report-bindings", "--mpi-arg", "-v"], "mpi_args", ["--report-bindings", "-v"]),
-])  # fmt: skip
-def test_values_that_begin_with_a_dash(words: list[str], field: str, value: object) -> None:
-    assert parse(["launch", *words])[field] == value
 
 
 @pytest.mark.parametrize(("text", "words"), [
