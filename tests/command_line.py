@@ -1,8 +1,11 @@
-"""The words of a command line, as `launch` takes them."""
+"""The words of a command line, as `launch` takes them, and programs that a command finds."""
 
 import shlex
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from unilaunch.jobfiles import emit
 from unilaunch.spec.options import parse
 
 
@@ -10,3 +13,16 @@ def launch_options(words: str) -> dict[str, Any]:
     """Return the options of `launch` by field, without those that say what becomes of the plan."""
     given: dict[str, Any] = parse(["launch", *shlex.split(words)])
     return {field: value for field, value in given.items() if field not in {"dry_run", "json", "emit"}}
+
+
+def job_file(kind: str, words: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return what `launch --emit KIND` writes."""
+    return emit(kind, launch_options(f"--emit {kind} {words}"), {"PATH": "/bin", **(environ or {})})
+
+
+def write_programs(folder: Path, **lines: str) -> str:
+    """Write shell scripts of one line, by their names, and return a PATH on which they are the first."""
+    for name, line in lines.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:/bin:/usr/bin"

@@ -105,7 +105,8 @@ def test_a_recorded_step_is_every_epochs(
     shape: dict[str, Any], sparse: bool, record: Callable[[Work], Work]  # noqa: FBT001
 ) -> None:  # fmt: skip
     """Ten epochs, seven of them replayed: the host's losses to 1e-10, other masks each, no wait for the device."""
-    part, spec = parts_of(random_graph(30, 70, 9, sparse=sparse))[0], GcnSpec.model_validate({"precision": "float64", **shape})
+    (part,) = parts_of(random_graph(30, 70, 9, sparse=sparse))
+    spec = GcnSpec.model_validate({"precision": "float64", **shape})
     config = NetworkConfig.of(spec, plan_layers(spec, 9, 3), 2)
     host = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), TorchTensors())
     host_steps = host.steps(host.adam(0.01, 5e-4), Alone(), Meter())

@@ -22,8 +22,8 @@ for number, (words, environ, output) in enumerate(json.load(sys.stdin)):
     if not os.fork():
         reading, closed = os.pipe()
         os.close(reading)
-        os.dup2(closed if output == "closed" else os.open(output or f"{number}.out", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)
-        os.dup2(os.open(f"{number}.err", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
+        for descriptor, end in ((1, output or f"{number}.out"), (2, f"{number}.err")):
+            os.dup2(closed if end == "closed" else os.open(end, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), descriptor)
         os.environ.update(environ)
         sys.argv[1:] = words
         main()
@@ -107,7 +107,7 @@ def test_outputs_that_are_closed(closed: str, tmp_path: Path) -> None:
 
 
 def test_the_doctor_checks_the_hosts_of_the_environment(tmp_path: Path) -> None:
-    """Those that `launch` would use, unless others are typed: it said that this host is ready, and looked at no other."""
+    """Those that `launch` would use, or typed ones: it said that this host is ready, and looked at no other."""
     lines = ["doctor --allow-run-as-root", "doctor -H a:0"]
     (code, out, errors), (_, _, typed) = _unilaunch(lines, tmp_path, {"UNILAUNCH_HOSTFILE": "none"})
     assert (code, out) == (2, "")

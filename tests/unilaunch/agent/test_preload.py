@@ -29,7 +29,7 @@ for options, devices in json.loads(sys.argv[1]):
 def test_a_framework_on_processors_only(tmp_path: Path) -> None:
     """Where a device is seen every rank imports it by itself; and it is the one that the program imports."""
     (tmp_path / "train.py").write_text("import torch\n")
-    none: list[tuple[dict[str, str], str]] = [({}, "0"), *[({"backend": "mindspore"}, "")] * bool(find_spec("mindspore"))]
+    none = [({}, "0"), *[({"backend": "mindspore"}, "")] * bool(find_spec("mindspore"))]
     cases = json.dumps([*none, ({"device": "cpu"}, "0"), ({}, "")])  # an import stays: these two are the last
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "UNILAUNCH_"))}  # noqa: TID251
     line = [sys.executable, "-c", PROGRAM, cases]

@@ -137,7 +137,7 @@ def test_consequences_that_differ_in_a_port_are_one_line() -> None:
 
 
 RULE = "-" * 52
-#: What MindSpore says of an operator that a device lacks; and torch of a process that multiprocessing.spawn has started.
+#: What MindSpore says of an operator that a device lacks, and torch of a process that a script has spawned.
 LACKS = f"\n{RULE}\n- Kernel select failed:\n{RULE}\nSelect CPU operator[AlltoAll] fail! Unsupported data type!\n"
 SPAWNED = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File ...\n"
 
