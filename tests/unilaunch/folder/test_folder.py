@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -30,6 +31,11 @@ MARKER = ".unilaunch"
 NOBODY = 65534
 
 
+def as_another_user(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs root."""
+    return pytest.mark.system(pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")(test))
+
+
 def _open(root: Path, size: int, run_id: str) -> list[OutputFolder]:
     folders = [OutputFolder(root, rank, size, run_id) for rank in range(size)]
     _claim(folders)
@@ -38,6 +44,16 @@ def _open(root: Path, size: int, run_id: str) -> list[OutputFolder]:
         (folder.rank_dir / "stdout").write_text(f"{run_id}, rank {folder.rank}")
     _end(folders)
     return folders
+
+
+@contextmanager
+def _running(root: Path, run_id: str, use: Use | None = None) -> Iterator[OutputFolder]:
+    """Be the one rank of a run."""
+    folder = OutputFolder(root, 0, 1, run_id, use or Use())
+    folder.claim()
+    folder.open()
+    yield folder
+    folder.let_go()
 
 
 def _claim(folders: Iterable[OutputFolder]) -> None:
@@ -107,11 +123,8 @@ def test_a_report_does_not_take_the_place_of_the_users(tmp_path: Path) -> None:
 def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
     """Also by a run that writes no such file: they are not of its result. The user's own file is refused."""
     for run, files in (("first", ["spec.json", "predictions.npz"]), ("second", ["spec.json"])):
-        folder = OutputFolder(tmp_path, 0, 1, run, Use(files=files))
-        folder.claim()
-        folder.open()
-        folder.let_go()
-        assert not (tmp_path / "predictions.npz").exists()
+        with _running(tmp_path, run, Use(files=files)):
+            assert not (tmp_path / "predictions.npz").exists()
         (tmp_path / "predictions.npz").touch()
     assert (tmp_path / "previous" / "first" / "predictions.npz").exists()
     with pytest.raises(InputError, match=r"predictions\.npz is there, and unilaunch did not make it"):
@@ -121,12 +134,9 @@ def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
 def test_checkpoints_are_moved_aside_unless_the_run_resumes(tmp_path: Path) -> None:
     """Those that a run made."""
     for run, resumes in (("first", False), ("second", True), ("third", False)):
-        folder = OutputFolder(tmp_path, 0, 1, run, Use(resumes=resumes))
-        folder.claim()
-        folder.open()
-        assert folder.checkpoints.exists() == resumes
-        (folder.make_checkpoints() / f"{run}.safetensors").touch()
-        folder.let_go()
+        with _running(tmp_path, run, Use(resumes=resumes)) as folder:
+            assert folder.checkpoints.exists() == resumes
+            (folder.make_checkpoints() / f"{run}.safetensors").touch()
     assert _names(tmp_path / "checkpoints") == ["third.safetensors"]
     assert _names(tmp_path / "previous" / "first" / "checkpoints") == ["first.safetensors", "second.safetensors"]
 
@@ -194,8 +204,7 @@ def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: 
     assert (tmp_path / "result.json").read_text() == "the user's"
 
 
-@pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@as_another_user
 @pytest.mark.parametrize("how", ["folder", "link"])
 def test_another_users_folder_is_refused(how: str) -> None:
     """In it he could make a link to a file of this user; a link of his leads wherever he likes."""
@@ -217,8 +226,7 @@ def test_another_users_folder_is_refused(how: str) -> None:
         assert not list((top / "mine").iterdir())
 
 
-@pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@as_another_user
 def test_a_file_server_may_give_every_file_another_owner() -> None:
     """As NFS does with all_squash, and AWS EFS; two runs in one folder. A process's fsuid does the same here."""
     runs = (  # that user cannot read this user's modules
@@ -240,8 +248,7 @@ def test_a_file_server_may_give_every_file_another_owner() -> None:
             OutputFolder(out, 0, 1, "third").claim()
 
 
-@pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@as_another_user
 def test_a_folder_that_rank_0_names_must_be_out_of_others_reach(tmp_path: Path) -> None:
     """Its owner is this user, but whose the folder above is could put another one in its place."""
     above = tmp_path / "above"
@@ -250,9 +257,8 @@ def test_a_folder_that_rank_0_names_must_be_out_of_others_reach(tmp_path: Path) 
     folder = OutputFolder(above / "out", 0, 1, "run", Use(foreign=True))
     with pytest.raises(InputError, match=f"is in {above}, where other users can write"):
         folder.claim()
-    folder = OutputFolder(tmp_path / "out", 0, 1, "run", Use(foreign=True))
-    folder.claim()
-    folder.let_go()
+    with _running(tmp_path / "out", "run", Use(foreign=True)):
+        pass
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "value.json", "stderr"])

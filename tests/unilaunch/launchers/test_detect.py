@@ -67,18 +67,18 @@ READ: dict[str, tuple[object, ...]] = {
     "prterun-5.0.11": ("PMIx", 1, 0, None, None, True, ()),
     "prterun-5.0.11-in-slurm": ("PMIx", 1, 0, None, None, True, ()),
 }
+
+
+def _third_of_four(prefix: str) -> dict[str, str]:
+    """Return the variables of rank 3 of 4, the second one of two on its host."""
+    return {f"{prefix}_COMM_WORLD_{name}": value for name, value in zip(NAMES, "3412", strict=True)}
+
+
+NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 #: These launchers are not available here: their variables are from documentation and other launchers' sources.
 WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
-    "MVAPICH2": (
-        {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1",
-         "MV2_COMM_WORLD_LOCAL_SIZE": "2"},
-        ("MVAPICH2", 3, 4, 1, 2, True, ()),
-    ),
-    "MVAPICH 3": (
-        {"MVP_COMM_WORLD_RANK": "3", "MVP_COMM_WORLD_SIZE": "4", "MVP_COMM_WORLD_LOCAL_RANK": "1",
-         "MVP_COMM_WORLD_LOCAL_SIZE": "2"},
-        ("MVAPICH", 3, 4, 1, 2, True, ()),
-    ),
+    "MVAPICH2": (_third_of_four("MV2"), ("MVAPICH2", 3, 4, 1, 2, True, ())),
+    "MVAPICH 3": (_third_of_four("MVP"), ("MVAPICH", 3, 4, 1, 2, True, ())),
     "PALS": (
         {"PALS_RANKID": "3", "PALS_NRANKS": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_APID": "a-b",
          "PMI_RANK": "3", "PMI_SIZE": "4"},
@@ -159,16 +159,14 @@ def test_environments_are_read(name: str) -> None:
 
 #: What each launcher cannot do without. Where all of Open MPI's, or both of Hydra's own, are gone, it is another's.
 NEEDED = {
-    "openmpi-4.1.4": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                      "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "openmpi-4.1.4": tuple(f"OMPI_COMM_WORLD_{name}" for name in NAMES),
     "mpich-5.0.2": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "intel-mpi-2021": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "slurm-22.05-uneven": ("SLURM_PROCID", "SLURM_STEP_ID"),
     "torchrun-2.13": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "msrun-2.10": ("MS_WORKER_NUM", "MS_ROLE"),
     "prterun-5.0.11": ("PMIX_RANK", "PMIX_NAMESPACE"),
-    "MVAPICH2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-                 "MV2_COMM_WORLD_LOCAL_SIZE"),
+    "MVAPICH2": tuple(f"MV2_COMM_WORLD_{name}" for name in NAMES),
     "PALS of another version": ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID"),
     "Flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
     "Kubeflow Trainer": ("PET_NODE_RANK",),
@@ -261,7 +259,7 @@ def test_the_innermost_launcher_is_believed(names: list[str], above: list[str] |
     assert all("these variables are around it" in evidence.why for evidence in seen if not evidence.chosen)
 
 
-ONE_OF_OPEN_MPI = {openmpi.RANK: "0", openmpi.SIZE: "1", openmpi.LOCAL_RANK: "0", openmpi.LOCAL_SIZE: "1"}
+ONE_OF_OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in zip(NAMES, "0101", strict=True)}
 PODS = WRITTEN["Kubeflow Trainer"][0]
 
 
