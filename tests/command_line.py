@@ -1,9 +1,13 @@
 """The words of a command line, as `launch` takes them, and programs that a command finds."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from unilaunch.jobfiles import emit
 from unilaunch.spec.options import parse
@@ -26,3 +30,11 @@ def write_programs(folder: Path, **lines: str) -> str:
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o755)
     return f"{folder}:/bin:/usr/bin"
+
+
+def find_mpirun(*folders: str) -> str:
+    """Return the mpirun in one of the folders, or of PATH and this Python; without one the test is skipped."""
+    for folder in folders or (None, str(Path(sys.executable).parent)):
+        if found := shutil.which("mpirun", path=folder):
+            return found
+    pytest.skip("no mpirun")

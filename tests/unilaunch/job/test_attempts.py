@@ -1,6 +1,5 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from command_line import launch_options
+from command_line import find_mpirun, launch_options
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
@@ -34,9 +33,7 @@ def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str
 
 
 def _plan(words: str, environ: Mapping[str, str], where: str = f"/usr/bin:{BIN}") -> Plan:
-    if not (mpirun := shutil.which("mpirun", path=where)):
-        pytest.skip(f"no mpirun in {where}")
-    given = launch_options(f"--mpirun {mpirun} --allow-run-as-root {words}")
+    given = launch_options(f"--mpirun {find_mpirun(where)} --allow-run-as-root {words}")
     return make_plan(read_task(LaunchSpec, given, environ), environ)
 
 

@@ -1,14 +1,13 @@
 """The check of the logins: a host where one takes too long, and a user who does not wait."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from command_line import write_programs
+from command_line import find_mpirun, write_programs
 from unilaunch.job import login
 from unilaunch.spec.hostfile import Host
 
@@ -39,17 +38,10 @@ main()
 def test_an_interrupted_login_is_no_fault_of_the_host(whom: str, tmp_path: Path) -> None:
     """Ctrl-C at a terminal reaches the process group; another program's signal reaches launch alone."""
     path = write_programs(tmp_path, ssh="touch called; exec sleep 60")
-    words = ["launch", "--mpirun", _mpirun(), "--allow-run-as-root", "-H", "nohost:1", "-m", "this"]
+    words = ["launch", "--mpirun", find_mpirun(), "--allow-run-as-root", "-H", "nohost:1", "-m", "this"]
     own = os.environ | {"PATH": f"{path}:{os.environ['PATH']}"}  # noqa: TID251
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT, whom, *words], cwd=tmp_path, env=own, capture_output=True, text=True,
         check=False, timeout=15, start_new_session=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "unilaunch: interrupted\n")
-
-
-def _mpirun() -> str:
-    for folder in (None, str(Path(sys.executable).parent)):
-        if found := shutil.which("mpirun", path=folder):
-            return found
-    pytest.skip("no mpirun")
