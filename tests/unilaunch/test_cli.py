@@ -81,7 +81,7 @@ def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     """It was removed, or its file system is no longer mounted."""
     gone, lines = tmp_path / "gone", 'rmdir "$PWD"; exec "$@" launch -n 2 train.py'
     gone.mkdir()
-    line = ["sh", "-c", lines, "sh", Path(sys.executable).with_name("unilaunch")]
+    line = ["sh", "-c", lines, "sh", str(Path(sys.executable).with_name("unilaunch"))]
     done = subprocess.run(line, cwd=gone, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "unilaunch: the current folder no longer exists: cd to another one\n"
