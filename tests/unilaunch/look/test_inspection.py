@@ -60,13 +60,6 @@ def test_a_job_that_has_ended_has_the_fields_of_one_that_runs(
     assert ended["run"] == "a run"
 
 
-def _write_ranks(folder: Path, *events: dict[str, object]) -> None:
-    """Write the one event of each rank."""
-    for rank, event in enumerate(events):
-        (folder / f"rank.{rank}").mkdir()
-        (folder / f"rank.{rank}" / "events.jsonl").write_text(json.dumps({"time": 1.0, **event}) + "\n")
-
-
 @pytest.mark.parametrize(("cause", "code", "state"), [
     (Cause.ENDED_FROM_OUTSIDE, 75, "stopped"),  # a model that has saved
     (Cause.ENDED_FROM_OUTSIDE, 143, "stopped"),  # by a scheduler, or with a bare mpirun
@@ -75,7 +68,8 @@ def _write_ranks(folder: Path, *events: dict[str, object]) -> None:
 def test_a_job_that_was_ended_from_outside_was_stopped(
     cause: Cause, code: int, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _write_ranks(tmp_path, {"phase": "program"})
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "program"}\n')
     write_failure(tmp_path / "rank.0", Failure(cause, "its end", code, rank=0))
     assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
     assert capsys.readouterr().out.startswith(f"{state}: 1 rank: ")
@@ -83,7 +77,8 @@ def test_a_job_that_was_ended_from_outside_was_stopped(
 
 def test_a_job_whose_agents_still_tidy_up_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They hold the folder's lock for a moment after mpirun has ended."""
-    _write_ranks(tmp_path, {"phase": "end", "exit_code": 0})
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "end", "exit_code": 0}\n')
     held = claim(tmp_path, "a run")
     assert isinstance(held, int)
     threading.Timer(0.5, os.close, [held]).start()
@@ -94,7 +89,9 @@ def test_a_job_whose_agents_still_tidy_up_has_ended(tmp_path: Path, capsys: pyte
 def test_a_job_of_another_host_may_still_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not every file system shares locks between hosts: a login node knows an end by the ranks' records only."""
     (tmp_path / MARKER).write_text(Marker("a run", "node7").text)
-    _write_ranks(tmp_path, {"phase": "end", "exit_code": 0}, {})
+    for rank, events in enumerate(['{"time": 1.0, "phase": "end", "exit_code": 0}\n', '{"time": 1.0}\n']):
+        (tmp_path / f"rank.{rank}").mkdir()
+        (tmp_path / f"rank.{rank}" / "events.jsonl").write_text(events)
     with pytest.raises(InputError, match=r"that this host can reach; if one runs on other hosts, look from node7"):
         StatusCommand().run(StatusSpec(folder=tmp_path))
     (tmp_path / MARKER).write_text(Marker("a run", socket.gethostname()).text)

@@ -1,7 +1,6 @@
 """The page that a rank's agent can read."""
 
 import socket
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -42,30 +41,28 @@ def test_a_note_holds_no_nan() -> None:
     assert page.facts == {"phase": "train", "loss": 0.5}
 
 
-@pytest.fixture
-def status() -> Iterator[Status]:
-    """A rank's, of which an agent could read."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield Status(ours, StatusPage())
-
-
-def test_a_step_may_hold_numbers_of_numpy(status: Status) -> None:
+def test_a_step_may_hold_numbers_of_numpy() -> None:
     """A model counts with them; they are noted as Python's."""
     fields: dict[str, Any] = {"number": np.int64(3), "total": np.int64(9), "busy": np.float32(0.5)}
-    status.note_step(Step("batch", **fields, received=cast("int", np.float64(64))))
-    assert Step.from_facts(status.page.read()[1]) == Step("batch", 3, 9, busy=0.5)
-    assert status.page.read_pace() == Pace(1, 0.5, 64)
-    many = Step("epoch", 3, values={f"the accuracy of class {number}": 1 / 3 for number in range(60)})
-    status.note_step(many)
-    assert Step.from_facts(status.page.read()[1]) == many
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = Status(ours, StatusPage())
+        status.note_step(Step("batch", **fields, received=cast("int", np.float64(64))))
+        assert Step.from_facts(status.page.read()[1]) == Step("batch", 3, 9, busy=0.5)
+        assert status.page.read_pace() == Pace(1, 0.5, 64)
+        many = Step("epoch", 3, values={f"the accuracy of class {number}": 1 / 3 for number in range(60)})
+        status.note_step(many)
+        assert Step.from_facts(status.page.read()[1]) == many
 
 
-def test_the_last_step_is_known_in_the_next_phase(status: Status) -> None:
+def test_the_last_step_is_known_in_the_next_phase() -> None:
     """A short training reports its end only; in that phase it is in no step."""
-    status.note(phase="train")
-    status.note_step(Step("batch", 9, 9, {"error": 0.5}))
-    status.note(phase="end")
-    facts = status.page.read()[1]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = Status(ours, StatusPage())
+        status.note(phase="train")
+        status.note_step(Step("batch", 9, 9, {"error": 0.5}))
+        status.note(phase="end")
+        facts = status.page.read()[1]
     assert Step.from_facts(facts) is None
     assert Step.last_from_facts(facts) == Step("batch", 9, 9, {"error": 0.5})
