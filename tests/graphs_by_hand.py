@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,6 +24,16 @@ def make_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
     features = np.arange(num_nodes, dtype=np.float32)[:, None].repeat(3, axis=1)
     split = (np.arange(num_nodes) % 4).astype(np.uint8)
     return Graph(indptr, indices, features, np.arange(num_nodes) % 2, split, 2)
+
+
+def random_graph(num_nodes: int, num_edges: int, num_features: int, *, sparse: bool = False) -> Graph:
+    """Return a graph of three classes, always the same one; about half of its features are 0."""
+    draw = np.random.default_rng(3)
+    plain = make_graph(num_nodes, [(int(a), int(b)) for a, b in draw.integers(0, num_nodes, (num_edges, 2))])
+    shape = num_nodes, num_features
+    x = (draw.random(shape) * (draw.random(shape) < 0.5)).astype(np.float32)
+    features = sp.csr_array(x) if sparse else x
+    return replace(plain, features=features, labels=np.arange(num_nodes) % 3, num_classes=3)
 
 
 def make_directed_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import override
 
-from graphs_by_hand import make_graph, parts_of
+from graphs_by_hand import parts_of, random_graph
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.device import device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
@@ -23,7 +22,6 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork, Work
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 
@@ -88,14 +86,6 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Work]:
     return record
 
 
-def _part(*, sparse: bool) -> Part:
-    draw = np.random.default_rng(3)
-    plain = make_graph(30, [(int(a), int(b)) for a, b in draw.integers(0, 30, (70, 2))])
-    x = (draw.random((30, 9)) * (draw.random((30, 9)) < 0.5)).astype(np.float32)
-    graph = Graph(plain.indptr, plain.indices, sp.csr_array(x) if sparse else x, np.arange(30) % 3, plain.split, 3)
-    return parts_of(graph)[0]
-
-
 def _device(config: NetworkConfig, part: Part, meter: Meter) -> TorchDeviceNetwork:
     network = device_network(config, part, TorchDeviceTensors("cpu"), Alone(), meter)
     assert isinstance(network, TorchDeviceNetwork)
@@ -115,7 +105,8 @@ def test_a_recorded_step_is_every_epochs(
     shape: dict[str, Any], sparse: bool, record: Callable[[Work], Work]  # noqa: FBT001
 ) -> None:  # fmt: skip
     """Ten epochs, seven of them replayed: the host's losses to 1e-10, other masks each, no wait for the device."""
-    part, spec = _part(sparse=sparse), GcnSpec.model_validate({"precision": "float64", **shape})
+    (part,) = parts_of(random_graph(30, 70, 9, sparse=sparse))
+    spec = GcnSpec.model_validate({"precision": "float64", **shape})
     config = NetworkConfig.of(spec, plan_layers(spec, 9, 3), 2)
     host = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), TorchTensors())
     host_steps = host.steps(host.adam(0.01, 5e-4), Alone(), Meter())
@@ -139,7 +130,7 @@ def test_a_recorded_step_is_every_epochs(
 @pytest.mark.parametrize("task", ["classes", "multilabel", "regression"])
 def test_an_evaluation_stays_on_the_device(task: str, record: Callable[[Work], Work]) -> None:
     """Its numbers are the host's, and only they are read: it copied all scores, and counted with one thread."""
-    part = _part(sparse=False)
+    (part,) = parts_of(random_graph(30, 70, 9))
     draw = np.random.default_rng(5)
     if task == "multilabel":
         part = replace(part, labels=draw.integers(0, 2, (30, 3)).astype(np.uint8))

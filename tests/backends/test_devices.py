@@ -76,19 +76,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls(monkeypatch)
     calls.replace(torch.cuda, "is_available", answer=True)
     calls.replace(torch.cuda, "device_count", answer=2)
-    calls.replace(torch.cuda, "set_device")
     calls.replace(torch, "set_num_threads", real=set_num_threads)
     calls.replace(torch.distributed, "TCPStore", answer="the store", real=tcp_store)
-    calls.replace(torch.distributed, "init_process_group")
     torch_npu, npu = ModuleType("torch_npu"), ModuleType("torch_npu.npu")
     monkeypatch.setattr(torch_npu, "npu", npu, raising=False)
     monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)
     calls.replace(npu, "set_device", real=set_npu_device)
-    calls.replace(ms, "set_device")
-    calls.replace(ms.device_context.cpu.op_tuning, "threads_num")
-    calls.replace(ms.runtime, "launch_blocking")
-    calls.replace(mindspore.communication, "init")
-    calls.replace(mindspore.mint.distributed, "init_process_group")
+    for owner, name in (
+        (torch.cuda, "set_device"), (torch.distributed, "init_process_group"), (ms, "set_device"),
+        (ms.device_context.cpu.op_tuning, "threads_num"), (ms.runtime, "launch_blocking"),
+        (mindspore.communication, "init"), (mindspore.mint.distributed, "init_process_group"),
+    ):  # fmt: skip
+        calls.replace(owner, name)
     return calls
 
 
@@ -103,21 +102,15 @@ _MINT = "mindspore.mint.distributed.init_process_group"
 DEVICES: dict[str, tuple[Any, list[Call]]] = {
     "cuda": (TorchBackend, [("torch.cuda.set_device", {"device": 1}), (_INIT, {"backend": "nccl"})]),
     "npu": (TorchBackend, [("torch_npu.npu.set_device", {"device": 1}), (_INIT, {"backend": "hccl"})]),
-    "Ascend": (
-        MindSporeBackend,
-        [
-            ("mindspore.set_device", {"device_target": "Ascend", "device_id": 1}),
-            (_MINT, {"backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "timeout": MINUTE}),
-        ],
-    ),
-    "GPU": (
-        MindSporeBackend,
-        [
-            ("mindspore.set_device", {"device_target": "GPU", "device_id": 1}),
-            ("mindspore.communication.init", {"backend_name": "nccl"}),
-        ],
-    ),
-}
+    "Ascend": (MindSporeBackend, [
+        ("mindspore.set_device", {"device_target": "Ascend", "device_id": 1}),
+        (_MINT, {"backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "timeout": MINUTE}),
+    ]),
+    "GPU": (MindSporeBackend, [
+        ("mindspore.set_device", {"device_target": "GPU", "device_id": 1}),
+        ("mindspore.communication.init", {"backend_name": "nccl"}),
+    ]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("device", DEVICES)

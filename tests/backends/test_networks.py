@@ -1,19 +1,17 @@
 """The device networks of both frameworks, on cpu tensors, beside the host networks: the same gradients and counts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch program)
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from graphs_by_hand import dense_a_hat, make_graph, parts_of
+from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph, parts_of, random_graph
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.device import DeviceNetwork, device_network
@@ -25,7 +23,6 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
-from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 
@@ -39,16 +36,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "everything": {"conv": "sage", "bias": True, "layer_norm": True, "residual": True, "hidden": 5, "layers": 4},
     "means, aggregation first": {"conv": "sage", "hidden": 20, "layers": 3, "layer_norm": True},
 }
-
-
-def _part(*, sparse: bool) -> Part:
-    ends = np.random.default_rng(3).integers(0, 40, (90, 2))
-    plain = make_graph(40, [(int(a), int(b)) for a, b in ends])
-    draw = np.random.default_rng(4)
-    x = (draw.random((40, 11)) * (draw.random((40, 11)) < 0.5)).astype(np.float32)
-    features = sp.csr_array(x) if sparse else x
-    graph = Graph(plain.indptr, plain.indices, features, np.arange(40) % 3, plain.split, 3)
-    return parts_of(graph)[0]
 
 
 def _networks(part: Part, config: NetworkConfig) -> list[Network]:
@@ -69,7 +56,7 @@ def _on_device(config: NetworkConfig, part: Part, tensors: DeviceTensors) -> Dev
 @pytest.mark.parametrize("shape", SHAPES)
 def test_four_networks_are_one(shape: str, *, sparse: bool) -> None:
     """Loss, gradient, logits, counts and weights: to 1e-12, behind a norm, which divides by small numbers, to 1e-11."""
-    part = _part(sparse=sparse)
+    (part,) = parts_of(random_graph(40, 90, 11, sparse=sparse))
     limit = 1e-11 if SHAPES[shape].get("layer_norm") else 1e-12
     spec = GcnSpec(**SHAPES[shape])
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
@@ -88,17 +75,16 @@ def test_four_networks_are_one(shape: str, *, sparse: bool) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_network_is_the_textbooks(shape: str) -> None:
     """The same layers written with dense matrices and torch.nn's own functions: loss and gradient to 1e-12."""
-    part, spec = _part(sparse=False), GcnSpec(**SHAPES[shape] | {"dropout": 0})
+    graph, spec = random_graph(40, 90, 11), GcnSpec(**SHAPES[shape] | {"dropout": 0})
+    (part,) = parts_of(graph)
     layers = plan_layers(spec, 11, 3)
     network = _networks(part, NetworkConfig(layers, 0, 2, F64, spec.conv))[0]
     tensors = [torch.tensor(array, requires_grad=True) for array in network.weights()]
-    adjacency = np.zeros((40, 40))
-    adjacency[np.repeat(np.arange(40), np.diff(part.owned_indptr)), part.owned_indices] = 1
+    matrix = dense_a_hat(graph)
     if spec.conv == "sage":
+        adjacency = dense_adjacency(graph)
         matrix = adjacency / np.maximum(adjacency.sum(axis=1, keepdims=True), 1)
-    else:
-        scale = (adjacency.sum(axis=1) + 1) ** -0.5
-        matrix = scale[:, None] * (adjacency + np.eye(40)) * scale
+    matrix = matrix[part.owned][:, part.owned]  # nodes in the order of the part
     rows = torch.from_numpy(np.array(part.features)).double()
     for layer, own in zip(layers, by_layer(tensors, layers), strict=True):
         out = torch.from_numpy(matrix) @ rows @ own["weight"] + own.get("bias", 0)
@@ -113,13 +99,8 @@ def test_the_network_is_the_textbooks(shape: str) -> None:
     share, labels = torch.from_numpy(part.loss_share()), torch.from_numpy(np.array(part.labels))
     loss = (F.cross_entropy(rows, labels, reduction="none") * share).sum()
     loss.backward()  # type: ignore[no-untyped-call]
-    expected = torch.cat(
-        [
-            loss.detach().reshape(1),
-            torch.zeros(1),
-            *(tensor.grad.reshape(-1) for tensor in tensors if tensor.grad is not None),
-        ]
-    )
+    slopes = [tensor.grad.reshape(-1) for tensor in tensors if tensor.grad is not None]
+    expected = torch.cat([loss.detach().reshape(1), torch.zeros(1), *slopes])
     np.testing.assert_allclose(network.gradient(0), expected.numpy(), rtol=0, atol=1e-12)
 
 
@@ -142,25 +123,21 @@ class _Known(Alone):
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        assert (list(send_counts), list(receive_counts)) == (
-            self.part.send_counts.tolist(),
-            self.part.halo_counts.tolist(),
-        )
+        assert list(send_counts) == self.part.send_counts.tolist()
+        assert list(receive_counts) == self.part.halo_counts.tolist()
         sent = self.rows[self.part.owned[self.part.send_rows]]
         np.testing.assert_allclose(send.asnumpy(), sent, rtol=0, atol=1e-15)
         receive.copy_(ms.Tensor(self.rows[self.part.halo]))
         return Alone()
 
 
-@pytest.mark.parametrize("num_parts", [2, 3])
-def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
-    """On Ascend the halo comes by HCCL; here what would come is known: the product is the dense one."""
-    ends = np.random.default_rng(3).integers(0, 30, (60, 2))
-    graph = make_graph(30, [(int(a), int(b)) for a, b in ends])
+def test_mindspores_device_aggregation_takes_the_halo() -> None:
+    """On Ascend the halo comes by HCCL, here from two known peers: the product is the dense one."""
+    graph = random_graph(30, 60, 3)
     rows = np.random.default_rng(0).standard_normal((30, 5))
     expected = dense_a_hat(graph) @ rows
     travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
-    for part in parts_of(graph, np.arange(30) % num_parts, num_parts):
+    for part in parts_of(graph, np.arange(30) % 3, 3):
         meter = Meter()
         config, known = NetworkConfig(LAYERS, 0.0, 0, F64), _Known(part, travelling)
         operator = device_network(config, part, MindSporeDeviceTensors(), known, meter).first_layer.aggregate
@@ -185,21 +162,15 @@ def _product_of_ascend(rows: ms.Tensor, weight: ms.Tensor) -> ms.Tensor:
 def test_a_device_rounds_rows_and_products(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As dense matrices say of the logits; the gradient is float32's within a hundredth."""
     monkeypatch.setattr(ms.ops, "mm", _product_of_ascend)
-    ends = np.random.default_rng(3).integers(0, 40, (90, 2))
-    graph = make_graph(40, [(int(a), int(b)) for a, b in ends])
-    graph = replace(graph, features=np.random.default_rng(4).random((40, 11), np.float32))
-    part = parts_of(graph)[0]
+    graph = random_graph(40, 90, 11)
+    (part,) = parts_of(graph)
 
     def network(precision: str) -> Network:
         spec = GcnSpec.model_validate({"dropout": 0, "precision": precision})
-        config = NetworkConfig.of(spec, plan_layers(spec, 11, 2), 2)
-
-        def on_device(tensors: DeviceTensors) -> Network:
-            return device_network(config, part, tensors, Alone(), Meter())
-
+        config = NetworkConfig.of(spec, plan_layers(spec, 11, 3), 2)
         if framework == "torch":
-            return on_device(TorchDeviceTensors("cpu", is_bfloat16=config.is_bfloat16))
-        return on_device(MindSporeDeviceTensors(is_bfloat16=config.is_bfloat16))
+            return _on_device(config, part, TorchDeviceTensors("cpu", is_bfloat16=config.is_bfloat16))
+        return _on_device(config, part, MindSporeDeviceTensors(is_bfloat16=config.is_bfloat16))
 
     rough, fine = network("bfloat16"), network("float32")
     first, last = rough.weights()

@@ -4,6 +4,7 @@ import pkgutil
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -13,16 +14,23 @@ from unilaunch.interfaces import plugins
 HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
 
 
-@pytest.mark.parametrize("program", [
-    "import unilaunch",
+LIGHT = (
     "import unilaunch; unilaunch.RunSpec; unilaunch.World",
     "from unilaunch.spec.options import parse; parse(['--help'])",
     "from unilaunch.cli import main; sys.argv = ['unilaunch', 'partition', '--help']; main()",
     "from unilaunch.spec.options import parse; parse(['run', '--epochs', '3'])",
-])  # fmt: skip
-def test_light_paths_import_nothing_heavy(program: str) -> None:
+)
+
+
+def test_no_module_hides_one_of_pythons() -> None:
+    """`python unilaunch/__main__.py`, as msrun runs it, looks for every module in this folder first."""
+    assert not {path.stem for path in Path(unilaunch.__file__).parent.iterdir()} & sys.stdlib_module_names
+
+
+def test_light_paths_import_nothing_heavy() -> None:
     """No framework, no numpy, no mpi4py on `import` and on `--help`."""
-    watched = f"import sys\ntry:\n    {program}\nexcept SystemExit: pass\nprint(sorted({HEAVY} & set(sys.modules)))"
+    lines = "".join(f"try:\n    {program}\nexcept SystemExit: pass\n" for program in LIGHT)
+    watched = f"import sys\n{lines}print(sorted({HEAVY} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -1,8 +1,7 @@
-"""Records: what frozen dataclasses are."""
+"""Records: what frozen dataclasses are, for users' programs hold some of ours (a World, a Failure)."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import pytest
 
@@ -18,14 +17,13 @@ class Point(Record):
 
 
 class Named(Point):
-    """A record with one more field, and with something that all have."""
+    """A record with one more field."""
 
-    kind: ClassVar[str] = "of points"
     name: str = "?"
 
 
-def test_a_record_is_a_value() -> None:
-    """Made, compared, shown and copied as a dataclass is; a default is made anew."""
+def test_a_record_is_what_a_dataclass_is() -> None:
+    """Made, compared, shown and copied so; a default is made anew."""
     point = Point(1, seen=[])
     assert Point(1).seen is not Point(1).seen
     assert point == Point(x=1, y=2)
@@ -35,11 +33,6 @@ def test_a_record_is_a_value() -> None:
         point.x = 3  # type: ignore[misc]
     with pytest.raises(TypeError, match="expected x, y, seen"):
         Point(1, x=2)  # type: ignore[misc]
-
-
-def test_functions_of_dataclasses_take_a_record() -> None:
-    """Users' programs hold records of ours: a World, a Failure."""
-    point = Point(1)
     assert [one.name for one in dataclasses.fields(point)] == ["x", "y", "seen"]
     assert dataclasses.replace(point, y=7) == Point(1, 7)
     assert dataclasses.asdict(Named(1)) == {"x": 1, "y": 2, "seen": [], "name": "?"}

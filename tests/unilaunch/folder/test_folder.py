@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -28,27 +29,29 @@ from unilaunch.monitor.reports import keep_reports, write_report
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"
 NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
 
 
-def _open(root: Path, size: int, run_id: str) -> list[OutputFolder]:
-    folders = [OutputFolder(root, rank, size, run_id) for rank in range(size)]
-    _claim(folders)
-    for folder in reversed(folders):
-        folder.open()
-        (folder.rank_dir / "stdout").write_text(f"{run_id}, rank {folder.rank}")
-    _end(folders)
+@contextmanager
+def _running(root: Path, run_id: str, size: int = 1, use: Use | None = None) -> Iterator[list[OutputFolder]]:
+    """Be the ranks of a run, whose agents have exited at the end."""
+    folders = [OutputFolder(root, rank, size, run_id, use or Use()) for rank in range(size)]
+    try:
+        for folder in folders:
+            folder.claim()
+        yield folders
+    finally:
+        for folder in folders:
+            folder.let_go()
+
+
+def _open(root: Path, size: int, run_id: str, use: Use | None = None) -> list[OutputFolder]:
+    """Return the folders of a run that is over."""
+    with _running(root, run_id, size, use) as folders:
+        for folder in reversed(folders):
+            folder.open()
+            (folder.rank_dir / "stdout").write_text(f"{run_id}, rank {folder.rank}")
     return folders
-
-
-def _claim(folders: Iterable[OutputFolder]) -> None:
-    for folder in folders:
-        folder.claim()
-
-
-def _end(folders: Iterable[OutputFolder]) -> None:
-    """End a run: its agents have exited."""
-    for folder in folders:
-        folder.let_go()
 
 
 def _names(folder: Path) -> list[str]:
@@ -81,10 +84,9 @@ def test_what_is_the_users_is_refused_and_stays(name: str, tmp_path: Path) -> No
     else:
         (tmp_path / name).write_text("only copy")
     before = _names(tmp_path)
-    second = [OutputFolder(tmp_path, rank, 2, "second") for rank in range(2)]
-    with pytest.raises(InputError, match=f"--output-dir {tmp_path}: {name} is there"):
-        _claim(second)
-    _end(second)
+    refused = pytest.raises(InputError, match=f"--output-dir {tmp_path}: {name} is there")
+    with refused, _running(tmp_path, "second", 2):
+        pass
     assert _names(tmp_path) == before
     kept = tmp_path / name / "thesis" if name.startswith("rank") else tmp_path / name
     assert kept.read_text() == "only copy"
@@ -107,10 +109,7 @@ def test_a_report_does_not_take_the_place_of_the_users(tmp_path: Path) -> None:
 def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
     """Also by a run that writes no such file: they are not of its result. The user's own file is refused."""
     for run, files in (("first", ["spec.json", "predictions.npz"]), ("second", ["spec.json"])):
-        folder = OutputFolder(tmp_path, 0, 1, run, Use(files=files))
-        folder.claim()
-        folder.open()
-        folder.let_go()
+        _open(tmp_path, 1, run, Use(files=files))
         assert not (tmp_path / "predictions.npz").exists()
         (tmp_path / "predictions.npz").touch()
     assert (tmp_path / "previous" / "first" / "predictions.npz").exists()
@@ -121,12 +120,10 @@ def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
 def test_checkpoints_are_moved_aside_unless_the_run_resumes(tmp_path: Path) -> None:
     """Those that a run made."""
     for run, resumes in (("first", False), ("second", True), ("third", False)):
-        folder = OutputFolder(tmp_path, 0, 1, run, Use(resumes=resumes))
-        folder.claim()
-        folder.open()
-        assert folder.checkpoints.exists() == resumes
-        (folder.make_checkpoints() / f"{run}.safetensors").touch()
-        folder.let_go()
+        with _running(tmp_path, run, use=Use(resumes=resumes)) as (folder,):
+            folder.open()
+            assert folder.checkpoints.exists() == resumes
+            (folder.make_checkpoints() / f"{run}.safetensors").touch()
     assert _names(tmp_path / "checkpoints") == ["third.safetensors"]
     assert _names(tmp_path / "previous" / "first" / "checkpoints") == ["first.safetensors", "second.safetensors"]
 
@@ -195,7 +192,7 @@ def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: 
 
 
 @pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@needs_root
 @pytest.mark.parametrize("how", ["folder", "link"])
 def test_another_users_folder_is_refused(how: str) -> None:
     """In it he could make a link to a file of this user; a link of his leads wherever he likes."""
@@ -218,7 +215,7 @@ def test_another_users_folder_is_refused(how: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@needs_root
 def test_a_file_server_may_give_every_file_another_owner() -> None:
     """As NFS does with all_squash, and AWS EFS; two runs in one folder. A process's fsuid does the same here."""
     runs = (  # that user cannot read this user's modules
@@ -241,7 +238,7 @@ def test_a_file_server_may_give_every_file_another_owner() -> None:
 
 
 @pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+@needs_root
 def test_a_folder_that_rank_0_names_must_be_out_of_others_reach(tmp_path: Path) -> None:
     """Its owner is this user, but whose the folder above is could put another one in its place."""
     above = tmp_path / "above"
@@ -250,9 +247,7 @@ def test_a_folder_that_rank_0_names_must_be_out_of_others_reach(tmp_path: Path) 
     folder = OutputFolder(above / "out", 0, 1, "run", Use(foreign=True))
     with pytest.raises(InputError, match=f"is in {above}, where other users can write"):
         folder.claim()
-    folder = OutputFolder(tmp_path / "out", 0, 1, "run", Use(foreign=True))
-    folder.claim()
-    folder.let_go()
+    _open(tmp_path / "out", 1, "run", Use(foreign=True))
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "value.json", "stderr"])
@@ -290,7 +285,8 @@ def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], orde
         for run, size in enumerate(sizes):
             folders = [OutputFolder(root, rank, size, f"run {run}") for rank in range(size)]
             order.shuffle(folders)
-            _claim(folders)
+            for folder in folders:
+                folder.claim()
             for folder in folders:
                 folder.open()
                 text = f"run {run} rank {folder.rank}"
@@ -298,7 +294,8 @@ def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], orde
                 written.add(text)
                 if folder.rank == 0:
                     folder.write_result({"run": run})
-            _end(folders)
+            for folder in folders:
+                folder.let_go()
         assert {path.read_text() for path in root.rglob("stdout")} == written
         assert len(list(root.rglob("stdout"))) == len(written)
         assert len(list(root.glob("rank.*"))) == sizes[-1]

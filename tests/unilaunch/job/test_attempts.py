@@ -1,15 +1,15 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
-from command_line import launch_options
+from command_line import find_mpirun, launch_options
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
@@ -33,9 +33,7 @@ def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str
 
 
 def _plan(words: str, environ: Mapping[str, str], where: str = f"/usr/bin:{BIN}") -> Plan:
-    if not (mpirun := shutil.which("mpirun", path=where)):
-        pytest.skip(f"no mpirun in {where}")
-    given = launch_options(f"--mpirun {mpirun} --allow-run-as-root {words}")
+    given = launch_options(f"--mpirun {find_mpirun(where)} --allow-run-as-root {words}")
     return make_plan(read_task(LaunchSpec, given, environ), environ)
 
 
@@ -70,27 +68,37 @@ def test_no_restart_with_a_lost_host(words: str, environ: Mapping[str, str], los
         _hosts_of_restart(words, environ, lost)
 
 
+#: The ends of an attempt that was well and of one whose mpirun started nothing; and what is said of a host.
+WELL, NOT_STARTED = (LaunchResult(code, (), None, Path(), None) for code in (0, 255))
+SILENT = {"b": "b: ssh b: no route"}
+
+
+def _run(
+    words: str, answers: list[LaunchResult], closed: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Any]:
+    """Let a job's attempts have these ends, the last one or none a good one, and its hosts be found so in between."""
+    starts, looks = (
+        create_autospec(real, side_effect=ends)
+        for real, ends in ((attempt.run_attempt, answers), (login.closed_hosts, closed))
+    )
+    monkeypatch.setattr(attempts, "run_attempt", starts)
+    monkeypatch.setattr(login, "closed_hosts", looks)
+    done = attempts.run_attempts(_plan(words, {}), {}, Caller(UserSignals(), attended=True))
+    assert done.returncode == answers[starts.call_count - 1].returncode
+    return starts, looks
+
+
 @pytest.mark.parametrize(("options", "tries", "hosts"), [("", 3, ["a", "b"]), ("--elastic", 1, ["a"])])
 def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
     options: str, tries: int, hosts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also for one that was lost before its agent was heard of; and after a restart for which mpirun did not start."""
-    plan = _plan(f"-H a:1,b:1 --max-restarts 2 {options}", {})
-    failed, well = (
-        LaunchResult(1, (), Failure(Cause.LOST_LAUNCHER, "gone", 1), Path(), None),
-        LaunchResult(0, (), None, Path(), None),
-    )
-    answers = [failed, LaunchResult(255, (), None, Path(), None), well]
-    starts = create_autospec(attempt.run_attempt, side_effect=answers)
-    closed = create_autospec(login.closed_hosts, side_effect=[*[{"b": "b: ssh b: no route"}] * (tries - 1), {}, {}])
-    if "--elastic" in options:
-        closed.side_effect = [{"b": "b: ssh b: no route"}, {}]
-    monkeypatch.setattr(attempts, "run_attempt", starts)
+    answers = [LaunchResult(1, (), Failure(Cause.LOST_LAUNCHER, "gone", 1), Path(), None), NOT_STARTED, WELL]
+    closed = [SILENT, {}] if options else [*[SILENT] * (tries - 1), {}, {}]
     monkeypatch.setattr(attempts, "_PAUSE", 0.0)
-    monkeypatch.setattr(login, "closed_hosts", closed)
     monkeypatch.setattr(login, "check_logins", create_autospec(login.check_logins))
-    assert attempts.run_attempts(plan, {}, Caller(UserSignals(), attended=True)).returncode == 0
-    assert closed.call_count == tries + 1
+    starts, looks = _run(f"-H a:1,b:1 --max-restarts 2 {options}", answers, closed, monkeypatch)
+    assert looks.call_count == tries + 1
     assert [host.name for host in starts.call_args.args[0].request.hosts] == hosts
     said = capsys.readouterr().err
     assert said.count("the restart waits for b, for at most 300 s") == (not options)
@@ -102,25 +110,17 @@ def test_ranks_that_never_began_are_tried_again(
     cause: Cause | None, starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow host may come at the next attempt; a program that cannot start, or mpirun itself, fails again."""
-    failure, well = Failure(cause, "", 1) if cause else None, LaunchResult(0, (), None, Path(), None)
-    failed = LaunchResult(1, (), failure, Path(), None)
-    monkeypatch.setattr(
-        attempts, "run_attempt", start := create_autospec(attempt.run_attempt, side_effect=[failed, well])
-    )
-    attempts.run_attempts(_plan("-n 1 --max-restarts 1", {}), {}, Caller(UserSignals(), attended=True))
-    assert start.call_count == starts
+    failed = LaunchResult(1, (), Failure(cause, "", 1) if cause else None, Path(), None)
+    started, _ = _run("-n 1 --max-restarts 1", [failed, WELL], [{}, {}], monkeypatch)
+    assert started.call_count == starts
 
 
 def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is named, and the job is worth a restart, though mpirun has started no rank."""
-    failed, well = LaunchResult(255, (), None, Path(), None), LaunchResult(0, (), None, Path(), None)
-    closed = create_autospec(login.closed_hosts, side_effect=[{}, {"b": "b: ssh b: no route"}, {}])
-    monkeypatch.setattr(attempts, "run_attempt", create_autospec(attempt.run_attempt, side_effect=[failed, well]))
-    monkeypatch.setattr(login, "closed_hosts", closed)
-    caller = Caller(UserSignals(), attended=True)
-    assert attempts.run_attempts(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
+    starts, _ = _run("-H a:1,b:1 --max-restarts 1", [NOT_STARTED, WELL], [{}, SILENT, {}], monkeypatch)
+    assert starts.call_count == 2
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """What a launch will do: the command line of each MPI, where ranks go, and what is refused before anything starts."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -290,3 +291,11 @@ def test_a_rankfile_says_it_rank_by_rank(tmp_path: Path) -> None:
         map_ranks({"a": 4}, 4, f"rankfile:file={path}")
     with pytest.raises(SpecError, match="none: cannot be read"):
         map_ranks({"a": 4}, 4, f"rankfile:file={tmp_path}/none")
+
+
+def test_a_service_gets_a_home_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them Open MPI does not start."""
+    own = {"HOME": "/a", "PATH": "/b"}
+    assert choice.as_of_a_shell(own) == own
+    monkeypatch.delenv("HOME")
+    assert choice.as_of_a_shell({"A": "b"}) == {"A": "b", "HOME": str(Path("~").expanduser()), "PATH": os.defpath}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import launch_options
+from command_line import job_file, launch_options, write_programs
 from unilaunch.errors import SpecError
 from unilaunch.job import choice
 from unilaunch.job import plan as planning
@@ -31,10 +31,6 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
 
 
-def _emit(kind: str, words: str, environ: Mapping[str, str] | None = None) -> str:
-    return emit(kind, launch_options(f"--emit {kind} {words}"), {"PATH": "/bin", **(environ or {})})
-
-
 def _directives(script: str) -> dict[str, str]:
     lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
     return dict(line.split("=", 1) for line in lines)
@@ -42,7 +38,7 @@ def _directives(script: str) -> dict[str, str]:
 
 def test_hosts_for_slurm() -> None:
     """Srun deals the ranks out as the plan does, of unequal hosts rank by rank; or mpirun, if it has options."""
-    script = _emit("sbatch", "-n 4 -H a:2,b:2 --epochs 3 -x HF_TOKEN=hidden")
+    script = job_file("sbatch", "-n 4 -H a:2,b:2 --epochs 3 -x HF_TOKEN=hidden")
     assert _directives(script) == {
         "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
         "output": "%x-%j.out",
@@ -50,17 +46,17 @@ def test_hosts_for_slurm() -> None:
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
     assert ("hidden" in script, "${HF_TOKEN:?" in script) == (False, True)
-    assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in _emit("sbatch", "-n 3 -H a:2,b:1")
-    by_mpirun = _emit("sbatch", words := "-n 2 -H a:1,b:1 --bind-to none", {"WANDB_MODE": "offline"})
+    assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in job_file("sbatch", "-n 3 -H a:2,b:1")
+    by_mpirun = job_file("sbatch", words := "-n 2 -H a:1,b:1 --bind-to none", {"WANDB_MODE": "offline"})
     assert "exec /mpi/bin/mpirun -n 2 --bind-to none" in by_mpirun
-    assert by_mpirun == _emit("sbatch", words)  # the shell that submits it has the variables
+    assert by_mpirun == job_file("sbatch", words)  # the shell that submits it has the variables
 
 
 def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
     """It has the node's processors and devices, and starts the ranks again; the nodes know each other by a secret."""
     (script := tmp_path / "train.py").write_text("import torch\n")
     words = "--nodes 2 --gpus-per-node 4 --cpus-per-task 3 --max-restarts 2 --requeue"
-    text = _emit("sbatch", f"{words} {script} --lr 0.1")
+    text = job_file("sbatch", f"{words} {script} --lr 0.1")
     expected = {"ntasks": "2", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "12", "gpus-per-node": "4"}
     assert expected.items() <= _directives(text.replace("#SBATCH --requeue\n", "")).items()
     assert "export UNILAUNCH_SECRET\n" in text
@@ -68,12 +64,12 @@ def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
     assert line[line.index("-m") + 1 : line.index("--spec")] == ["unilaunch", "launch"]
     spec = json.loads(line[line.index("--spec") + 1])
     assert (spec["nproc_per_node"], spec["max_restarts"], spec["grace"]) == (4, 2, 60)
-    assert '"bind_to": "none"' in _emit("sbatch", f"-n 4 --bind-to none --max-restarts 3 {script}")
+    assert '"bind_to": "none"' in job_file("sbatch", f"-n 4 --bind-to none --max-restarts 3 {script}")
     with pytest.raises(SpecError, match="mpirun starts the ranks, because of --map-by: leave one of the two out"):
-        _emit("sbatch", f"-n 4 --map-by slot --max-restarts 3 {script}")
-    assert "UNILAUNCH_SECRET" not in _emit("sbatch", f"-n 4 {script}")
+        job_file("sbatch", f"-n 4 --map-by slot --max-restarts 3 {script}")
+    assert "UNILAUNCH_SECRET" not in job_file("sbatch", f"-n 4 {script}")
     for words, console in (("--console all", "all"), ("--console rank0", "rank0"), ("", "rank0")):
-        assert f'"console": "{console}"' in _emit("sbatch", f"-n 4 {words} {script}")
+        assert f'"console": "{console}"' in job_file("sbatch", f"-n 4 {words} {script}")
 
 
 @pytest.mark.parametrize(("source", "words"), [
@@ -84,30 +80,30 @@ def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
 def test_srun_starts_ranks_that_may_need_mpi_and_unequal_nodes(source: str, words: str, tmp_path: Path) -> None:
     """Of a model too. Launch alone starts a job again."""
     (script := tmp_path / "train.py").write_text(source)
-    assert " -m unilaunch run --spec " in _emit("sbatch", f"{words} {script}").splitlines()[-1]
+    assert " -m unilaunch run --spec " in job_file("sbatch", f"{words} {script}").splitlines()[-1]
     with pytest.raises(SpecError, match=r"^--emit sbatch --max-restarts 2: "):
-        _emit("sbatch", f"{words} --max-restarts 2 {script}")
+        job_file("sbatch", f"{words} --max-restarts 2 {script}")
 
 
 def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
     """Sbatch refuses a job's name with a space in it, and bash runs what stands in a variable's name."""
     (tmp_path / "my job.py").touch()
-    script = _emit("sbatch", f"-n 2 '{tmp_path}/my job.py' -- 'a;b'")
+    script = job_file("sbatch", f"-n 2 '{tmp_path}/my job.py' -- 'a;b'")
     assert _directives(script)["job-name"] == "unilaunch-my-job.py"
     assert shlex.split(script.splitlines()[-1])[-2:] == ["--", "a;b"]
     for text in ("A B=1", "A;true;B=1", "A;true"):
         with pytest.raises(SpecError, match="must be a variable, NAME or NAME=VALUE"):
-            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
+            job_file("sbatch", f"-n 2 -x {shlex.quote(text)}")
     for text in ("FOO*", "my.name=1"):
         with pytest.raises(SpecError, match="a batch script cannot export it"):
-            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
+            job_file("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
 def test_a_secret_argument_comes_from_a_variable(tmp_path: Path) -> None:
     """It stands nowhere in the file, and the script gets it as it was typed."""
     (tmp_path / "train.py").touch()
     words = f'-n 2 {tmp_path}/train.py --api-key=s3cret --pass s3cret postgres://u:s3cret@h --lr "it\'s"'
-    script = _emit("sbatch", words)
+    script = job_file("sbatch", words)
     assert "s3cret" not in script
     values = {"API_KEY": 'a "b', "PASS": "$c", "ARGUMENT_4": "postgres://u:s3cret@h"}
     assert "|--|--api-key=a \"b|--pass|$c|postgres://u:s3cret@h|--lr|it's|" in _run(script, tmp_path, values).stdout
@@ -165,7 +161,7 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str | None]) ->
 
     A device for each rank of a node, and the cores of --threads; where only mpirun can tell, that is said.
     """
-    script = _emit("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
+    script = job_file("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
     directives = _directives(script.replace("#SBATCH --requeue\n", ""))
     assert {name: directives.get(name) for name in expected} == expected
     assert ("srun --cpus-per-task=3 " in script) == bool(re.search("--cpus-per-task 3|-c 3|--threads", words))
@@ -194,27 +190,30 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str | None]) ->
     ("-n 2 --grace 1e5", "--emit sbatch --grace 100000: expected at most 65535 seconds"),
     ("-n 2 --container-image i --output-dir ../out", "--output-dir ../out: a container cannot mount it"),
     ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
+    # Launch does not run there.
+    *((f"-n 2 -H a:1,b:1 {option}", f"--emit sbatch {option}: only launch")
+      for option in ("--max-restarts 2", "--observe tensorboard=curves", "--elastic")),
 ])  # fmt: skip
 def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
     """In one line, which says what to type."""
     with pytest.raises(SpecError, match=re.escape(message)):
-        _emit("sbatch", words)
+        job_file("sbatch", words)
 
 
 def test_a_job_that_goes_on(tmp_path: Path) -> None:
     """A model resumes, in a folder that every start of the job has."""
-    script = _emit("sbatch", "-n 2 --requeue --epochs 30")
+    script = job_file("sbatch", "-n 2 --requeue --epochs 30")
     assert '"output_dir": "log_output/{job}"' in script
     assert '"resume": true' in script
     assert '"checkpoint_every": 3' in script  # a lost node sends no signal
     assert "\nexec " not in script
     (tmp_path / "train.py").touch()
     for words in ("--requeue --grace 0", "--grace 0", ""):
-        assert "--signal" not in _emit("sbatch", f"-n 2 {words} {tmp_path}/train.py")
-    requeued = _directives(_emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py").replace("#SBATCH --requeue\n", ""))
+        assert "--signal" not in job_file("sbatch", f"-n 2 {words} {tmp_path}/train.py")
+    requeued = _directives(job_file("sbatch", f"-n 2 --requeue {tmp_path}/train.py").replace("#SBATCH --requeue\n", ""))
     assert requeued["signal"] == "TERM@60"  # a script may know no SIGUSR1
-    assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
-    assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
+    assert '"output_dir": "log_output/{job}-{array}"' in job_file("sbatch", "-n 2 --array 1,2")
+    assert '"output_dir": "mine"' in job_file("sbatch", "-n 2 --output-dir mine")
 
 
 @pytest.mark.parametrize(("words", "environ", "job"), [
@@ -227,11 +226,9 @@ def test_a_job_that_asks_for_it_requeues_itself(
     """Of an array that job alone: the last one has the id of the whole array, by which Slurm would stop the others."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import torch\n")
-    for name, does in (("srun", "exit 75"), ("scontrol", 'echo "$@"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    script = _emit("sbatch", f"-n 2 --requeue {words}")
-    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", "UNILAUNCH_SECRET": "0a" * 16, **environ}
+    path = write_programs(tmp_path, srun="exit 75", scontrol='echo "$@"')
+    script = job_file("sbatch", f"-n 2 --requeue {words}")
+    slurm = {"PATH": path, "SLURM_JOB_ID": "36", "UNILAUNCH_SECRET": "0a" * 16, **environ}
     done = subprocess.run(["bash"], input=script, env=slurm, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
 
@@ -241,10 +238,8 @@ def test_a_job_that_asks_for_it_requeues_itself(
 ])  # fmt: skip
 def test_an_array_that_sbatch_is_given_needs_a_folder_for_each_job(words: str, folder: str, tmp_path: Path) -> None:
     """The jobs would write into one folder, and go on from each other's checkpoints; {job} is another one for each."""
-    (tmp_path / "srun").write_text("#!/bin/sh\n")
-    (tmp_path / "srun").chmod(0o755)
-    script = _emit("sbatch", f"-n 2 {words}")
-    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36"}
+    slurm = {"PATH": write_programs(tmp_path, srun=""), "SLURM_JOB_ID": "36"}
+    script = job_file("sbatch", f"-n 2 {words}")
     for index, code in (({}, 0), ({"SLURM_ARRAY_TASK_ID": "0"}, 2 if folder else 0)):
         done = subprocess.run(["bash"], input=script, env=slurm | index, capture_output=True, text=True, check=False)
         assert done.returncode == code
@@ -255,29 +250,29 @@ def test_an_array_that_sbatch_is_given_needs_a_folder_for_each_job(words: str, f
 def test_folders_outside_the_jobs_own_are_mounted_in_a_container(tmp_path: Path) -> None:
     """Made before, since a mount does not; what is inside the job's folder is there already."""
     words = f"--output-dir '{tmp_path}/my runs/{{job}}' --checkpoint-dir {tmp_path}/kept --container-image image"
-    *_, first, second, last = _emit("sbatch", f"-n 2 {words}").splitlines()
+    *_, first, second, last = job_file("sbatch", f"-n 2 {words}").splitlines()
     assert (first, second) == (f"mkdir -p '{tmp_path}/my runs'", f"mkdir -p {tmp_path}/kept")
     mounts = shlex.split(last.replace("$PWD", "/job"))[3]
     places = ("/job", f"{tmp_path}/my runs", f"{tmp_path}/kept")
     assert mounts == "--container-mounts=" + ",".join(f"{place}:{place}" for place in places)
-    assert "mkdir" not in _emit("sbatch", "-n 2 --container-image image --output-dir runs")
+    assert "mkdir" not in job_file("sbatch", "-n 2 --container-image image --output-dir runs")
 
 
 def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the script nor the framework nor Python's path; without an image the script must be there."""
     monkeypatch.setattr("unilaunch.interfaces.plugins.find_spec", lambda _: None)
     words = "-n 2 --backend mindspore /app/train.py"
-    last = _emit("sbatch", f"--container-image nvcr.io#nvidia/pytorch:25.01 {words}").splitlines()[-1]
+    last = job_file("sbatch", f"--container-image nvcr.io#nvidia/pytorch:25.01 {words}").splitlines()[-1]
     assert last.startswith(
         "exec srun --container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=\"$PWD:$PWD\" "
     )
     assert " python -m unilaunch run --spec " in last
     cache = 'export XDG_CACHE_HOME="$PWD/.cache"'  # the containers see no other common folder
     for nodes, there in (("--nodes 2", True), ("--nodes 1", False)):
-        script = _emit("sbatch", f"{nodes} --container-image image {words}")
+        script = job_file("sbatch", f"{nodes} --container-image image {words}")
         assert (cache in script.splitlines()) is there
     with pytest.raises(SpecError, match=r"script /app/train.py: no such file"):
-        _emit("sbatch", words)
+        job_file("sbatch", words)
 
 
 def test_ranks_of_each_host_are_not_those_of_all() -> None:
@@ -286,27 +281,20 @@ def test_ranks_of_each_host_are_not_those_of_all() -> None:
         emit("mpijob", {"hosts": "a:4,b:4", "nproc_per_node": "4"}, {"PATH": "/bin"})
 
 
-@pytest.mark.parametrize("option", ["--max-restarts 2", "--observe tensorboard=curves", "--elastic"])
-def test_what_only_launch_does_is_not_dropped(option: str) -> None:
-    """Launch does not run there."""
-    with pytest.raises(SpecError, match=f"--emit sbatch {option}: only launch"):
-        _emit("sbatch", f"-n 2 -H a:1,b:1 {option}")
-
-
 def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Open MPI's is taken to be where the job will run, at the path that was given."""
     monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert "mpirun" in _emit("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
+    assert "mpirun" in job_file("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
     words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
-    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in _emit("sbatch", words, {"PATH": str(tmp_path)})
+    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in job_file("sbatch", words, {"PATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob"])
 def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     """And can be given back: the file that it makes is the same."""
     words = "-n 4 -H a:2,b:2 --epochs 3 --seed 7"
-    text = _emit(kind, words)
+    text = job_file(kind, words)
     line = next(line for line in text.splitlines() if '"epochs": 3' in line)
     (tmp_path / "spec.json").write_text(line[line.index("{") : line.rindex("}") + 1])
     task, again = (

@@ -5,18 +5,16 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 import yaml
 
-from command_line import launch_options
+from command_line import job_file, write_programs
 from crds.checking import faults
 from unilaunch.errors import SpecError
 from unilaunch.job import choice
 from unilaunch.job import plan as planning
-from unilaunch.jobfiles import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 
 KINDS = ("mpijob", "trainjob", "jobset")
@@ -34,12 +32,8 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
 
 
-def _emit(kind: str, words: str, environ: Mapping[str, str] = MappingProxyType({"PATH": "/bin"})) -> str:
-    return emit(kind, launch_options(f"--emit {kind} {words}"), environ)
-
-
 def _objects(kind: str, words: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(_emit(kind, words)))
+    return list(yaml.safe_load_all(job_file(kind, words)))
 
 
 def _pods(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -87,8 +81,8 @@ def test_a_pod_may_be_a_node(kind: str) -> None:
     assert spec["master_addr"] == f"mine-{role}-0-0.mine"
     secret = {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
     assert {"name": "UNILAUNCH_SECRET", "valueFrom": secret} in container["env"]
-    assert 'rendezvous="$(openssl rand -hex 32)"' in _emit(kind, f"-n 8 {words}")
-    assert "rendezvous" not in _emit(kind, f"-n 4 {words}")
+    assert 'rendezvous="$(openssl rand -hex 32)"' in job_file(kind, f"-n 8 {words}")
+    assert "rendezvous" not in job_file(kind, f"-n 4 {words}")
     if kind == "trainjob":  # of the size that Trainer gives the job with the label
         runtime, train_job = objects
         assert train_job["spec"]["trainer"] == runtime["spec"]["mlPolicy"] == {"numNodes": 2}
@@ -133,7 +127,7 @@ def test_a_patch_that_cannot_be_used_is_refused(text: str | None, message: str, 
     if text is not None:
         (tmp_path / "patch").write_text(text)
     with pytest.raises(SpecError, match=f"^--patch {tmp_path}/patch: {message}"):
-        _emit("jobset", f"-n 2 --patch {tmp_path}/patch train.py")
+        job_file("jobset", f"-n 2 --patch {tmp_path}/patch train.py")
 
 
 def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
@@ -170,7 +164,7 @@ def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
     """The file says how to make the job's own Secret; Kubernetes leaves $(B) as it is."""
-    text = _emit(kind, ALL)
+    text = job_file(kind, ALL)
     assert "hidden" not in text
     make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\${HF_TOKEN:\?}\""
     apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
@@ -187,7 +181,7 @@ def test_a_job_has_the_name_and_the_namespace_that_the_user_gives(kind: str) -> 
     words = "-n 2 --name my-run --namespace team-a -x HF_TOKEN=s train.py"
     objects = _objects(kind, words)
     assert {(one["metadata"]["name"], one["metadata"]["namespace"]) for one in objects} == {("my-run", "team-a")}
-    text = _emit(kind, words)
+    text = job_file(kind, words)
     assert "kubectl create secret generic my-run -n team-a " in text
     assert "unilaunch-train" not in text
     assert all("namespace" not in one["metadata"] for one in _objects(kind, "-n 2"))
@@ -199,10 +193,10 @@ def test_what_is_of_this_machine_is_not_in_the_manifest(kind: str, monkeypatch: 
     monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
     environ = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_DATA": "/here", "UNILAUNCH_HOSTFILE": "/here/hosts",
                "UNILAUNCH_MPIRUN": "/here/mpirun", "MASTER_ADDR": "/here", "UNILAUNCH_EPOCHS": "7"}  # fmt: skip
-    text = _emit(kind, "-n 2", environ)
+    text = job_file(kind, "-n 2", environ)
     assert not re.search("/here|root|nvidia", text.replace("runAsNonRoot", ""))
     assert '"epochs": 7' in text
-    typed = _emit(kind, "-n 2 --data-dir /there --master-addr there.too --device cuda", environ)
+    typed = job_file(kind, "-n 2 --data-dir /there --master-addr there.too --device cuda", environ)
     assert all(word in typed for word in ("/there", "there.too", "nvidia.com/gpu"))
 
 
@@ -219,7 +213,7 @@ def test_two_scripts_have_two_names() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_secret_argument_comes_from_the_secret(kind: str) -> None:
     words = "-n 2 train.py --api-key=hidden --lr 3"
-    assert "hidden" not in _emit(kind, words)
+    assert "hidden" not in job_file(kind, words)
     containers = _containers(kind, words)
     (container,) = (container for container in containers if "--lr" in container["command"])
     assert container["command"][-3:] == ["--api-key=$(API_KEY)", "--lr", "3"]
@@ -229,12 +223,12 @@ def test_a_secret_argument_comes_from_the_secret(kind: str) -> None:
 
 def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
     """Also with a key that has a dot, as no variable of a shell; but not without a value."""
-    for name, does in (("kubectl", "printf '%s|' \"$@\""), ("openssl", "echo 0a")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    (line,) = re.findall("^#.*(kubectl create secret.*) [|] ", _emit("jobset", "-n 2 -x my.TOKEN=hidden"), re.MULTILINE)
+    path = write_programs(tmp_path, kubectl="printf '%s|' \"$@\"", openssl="echo 0a")
+    (line,) = re.findall(
+        "^#.*(kubectl create secret.*) [|] ", job_file("jobset", "-n 2 -x my.TOKEN=hidden"), re.MULTILINE
+    )
     for environ, said in (({"my_TOKEN": "a b"}, "rendezvous=0a|--from-literal=my.TOKEN=a b|"), ({}, "")):
-        shell = {"PATH": f"{tmp_path}:/bin:/usr/bin", **environ}
+        shell = {"PATH": path, **environ}
         done = subprocess.run(["bash", "-c", line], env=shell, capture_output=True, text=True, check=False)
         assert said in done.stdout, done.stderr
         assert bool(done.stdout) == bool(said)
@@ -253,7 +247,7 @@ def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
 @pytest.mark.parametrize("text", ["1e-3", "-.5", "09", "0o17", "0X1F", "-_1", "y", "N", "12:30", "yes", "3"])
 def test_a_text_that_kubernetes_would_read_as_another_value_is_quoted(text: str) -> None:
     """Kubernetes reads more texts as numbers and truth values than PyYAML, and then refuses the manifest."""
-    manifest = _emit("jobset", f"-n 2 -x A={text} train.py -- {text}")
+    manifest = job_file("jobset", f"-n 2 -x A={text} train.py -- {text}")
     assert len(re.findall(rf"^ +(?:- |value: )'{re.escape(text)}'$", manifest, re.MULTILINE)) == 2
     assert "completions: 2\n" in manifest
 
@@ -266,21 +260,21 @@ def _expanded(text: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
     """The engine counts; a model resumes; an output folder that ends with its pod is refused."""
-    text = _emit(kind, ALL)
+    text = job_file(kind, ALL)
     assert '"resume": true' in text
     assert '"checkpoint_every": 1' in text
     for words in (ALL, "-n 2 --max-restarts 3 train.py"):  # a script may keep its checkpoints elsewhere
-        assert re.search(r"(backoffLimit|maxRestarts): 3", _emit(kind, words))
+        assert re.search(r"(backoffLimit|maxRestarts): 3", job_file(kind, words))
     if kind == "mpijob":  # the operator leaves a failed pod as it is, and a restart would find no host there
         (job,) = _objects(kind, ALL)
         assert job["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
-    plain = _emit(kind, "-n 2")
+    plain = job_file(kind, "-n 2")
     assert '"resume"' not in plain
     assert not re.search(r"maxRestarts|backoffLimit: [1-9]", plain)
     for folder in ("--output-dir log_output", "--output-dir /output/run --checkpoint-dir kept"):
         with pytest.raises(SpecError, match=f"{' '.join(folder.split()[-2:])} is in no --volume: add --volume"):
-            _emit(kind, f"-n 2 {RESTARTS} {folder}")
-    elsewhere = _emit(kind, f"-n 2 {RESTARTS} --checkpoint-dir /output/kept --output-dir '/runs/{{date}}'")
+            job_file(kind, f"-n 2 {RESTARTS} {folder}")
+    elsewhere = job_file(kind, f"-n 2 {RESTARTS} --checkpoint-dir /output/kept --output-dir '/runs/{{date}}'")
     assert '"resume": true' in elsewhere
 
 
@@ -307,12 +301,12 @@ def test_pods_for_mpirun() -> None:
     assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
     assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
     shape = ["slotsPerWorker: 2", "replicas: 2"]
-    assert all(words in _emit("mpijob", "-n 4 --nodes 2") for words in shape)
-    assert _emit("mpijob", "-n 4") == _emit("mpijob", "-n 4 --nodes 1")
-    of_hosts = _emit("mpijob", "-n 4 -H a:2,b:2 --cpus 6")
+    assert all(words in job_file("mpijob", "-n 4 --nodes 2") for words in shape)
+    assert job_file("mpijob", "-n 4") == job_file("mpijob", "-n 4 --nodes 1")
+    of_hosts = job_file("mpijob", "-n 4 -H a:2,b:2 --cpus 6")
     assert all(words in of_hosts for words in shape)
     assert '"threads": 3' in of_hosts
-    assert '"threads": 1' in _emit("mpijob", "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
+    assert '"threads": 1' in job_file("mpijob", "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
@@ -328,13 +322,11 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
 
 def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An MPICH here does not matter; one that the user names is refused."""
-    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version:    4.0'\n")
-    (tmp_path / "mpirun").chmod(0o755)
+    environ = {"PATH": write_programs(tmp_path, mpirun="echo 'HYDRA build details:'; echo '    Version:    4.0'")}
     monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
-    environ = {"PATH": f"{tmp_path}:/bin"}
-    assert "mpiImplementation: OpenMPI" in _emit("mpijob", "-n 2", environ)
+    assert "mpiImplementation: OpenMPI" in job_file("mpijob", "-n 2", environ)
     with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
-        _emit("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
+        job_file("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
 
 
 @pytest.mark.parametrize(("kind", "words", "refusal"), [
@@ -368,4 +360,4 @@ def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:
     with pytest.raises(SpecError, match=re.escape(refusal)):
-        _emit(kind, words)
+        job_file(kind, words)

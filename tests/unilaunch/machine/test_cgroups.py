@@ -8,10 +8,14 @@ from unilaunch.machine import cgroups
 from unilaunch.machine.cgroups import cpu_quota, memory_limit
 
 
-def test_the_files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest value of all levels, and not the nearest one."""
+@pytest.fixture(autouse=True)
+def _kernels_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
     monkeypatch.setattr(cgroups, "_OWN", tmp_path / "own")
+
+
+def test_the_files_of_version_2(tmp_path: Path) -> None:
+    """The smallest value of all levels, and not the nearest one."""
     (tmp_path / "own").write_text("0::/job/step/task\n")
     (tmp_path / "job" / "step" / "task").mkdir(parents=True)
     limits = {
@@ -28,18 +32,12 @@ def test_the_files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert cpu_quota() == 0.5
 
 
-def test_the_files_of_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_version_1(tmp_path: Path) -> None:
     """A container sees its own cgroup as the root: the kernel's path of it does not exist there."""
-    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
-    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "own")
     (tmp_path / "own").write_text("4:memory:/job/step\n3:cpu,cpuacct:/job/step\n")
     (tmp_path / "cpu" / "job" / "step").mkdir(parents=True)
-    for place, quota, expected in (
-        ("", "-1", None),
-        ("", "250000", 2.5),
-        ("job", "400000", 2.5),
-        ("job/step", "150000", 1.5),
-    ):
+    levels = ("", "-1", None), ("", "250000", 2.5), ("job", "400000", 2.5), ("job/step", "150000", 1.5)
+    for place, quota, expected in levels:
         (tmp_path / "cpu" / place / "cpu.cfs_quota_us").write_text(f"{quota}\n")
         (tmp_path / "cpu" / place / "cpu.cfs_period_us").write_text("100000\n")
         assert cpu_quota() == expected

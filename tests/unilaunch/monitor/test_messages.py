@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unilaunch.folder.failure import Cause, Failure
@@ -43,6 +43,7 @@ def _drawn(hint: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=30)
 @given(st.data())
 def test_every_message_makes_the_way(kind: type[Message], data: st.DataObject) -> None:
     """As one line, equal and of the same types."""

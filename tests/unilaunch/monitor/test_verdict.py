@@ -136,23 +136,20 @@ def test_consequences_that_differ_in_a_port_are_one_line() -> None:
     assert text.endswith("unilaunch:   after it 12 more ranks: report.json names them\n")
 
 
-def test_a_message_begins_where_it_says_something() -> None:
-    """MindSpore's of an operator that a device lacks, in its first lines."""
-    rule = "-" * 52
-    message = f"\n{rule}\n- Kernel select failed:\n{rule}\nSelect CPU operator[AlltoAll] fail! Unsupported data type!\n"
-    failure = describe_exception(RuntimeError(message), 1, {})
-    assert describe(failure) == (
-        "RuntimeError: Select CPU operator[AlltoAll] fail! Unsupported data type! (exit code 1)"
-    )
-    assert describe(describe_exception(ValueError("-"), 1, {})) == "ValueError: - (exit code 1)"
-    assert describe(describe_exception(AssertionError(), 1, {})) == "AssertionError (exit code 1)"
+RULE = "-" * 52
+#: What MindSpore says of an operator that a device lacks, and torch of a process that a script has spawned.
+LACKS = f"\n{RULE}\n- Kernel select failed:\n{RULE}\nSelect CPU operator[AlltoAll] fail! Unsupported data type!\n"
+SPAWNED = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File ...\n"
 
 
-def test_a_message_that_is_a_traceback_says_how_it_ends() -> None:
-    """As of a process that torch.multiprocessing.spawn has started."""
-    message = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File ...\n"
-    error = RuntimeError(f"{message}ValueError: broken\n")
-    assert describe(describe_exception(error, 1, {})) == "RuntimeError: ValueError: broken (exit code 1)"
+@pytest.mark.parametrize(("error", "said"), [
+    (RuntimeError(LACKS), "RuntimeError: Select CPU operator[AlltoAll] fail! Unsupported data type! (exit code 1)"),
+    (RuntimeError(f"{SPAWNED}ValueError: broken\n"), "RuntimeError: ValueError: broken (exit code 1)"),
+    (ValueError("-"), "ValueError: - (exit code 1)"), (AssertionError(), "AssertionError (exit code 1)"),
+])  # fmt: skip
+def test_a_message_begins_where_it_says_something(error: Exception, said: str) -> None:
+    """One that is a traceback says how it ends."""
+    assert describe(describe_exception(error, 1, {})) == said
 
 
 def test_a_rank_that_has_left_is_named_where_a_peer_was_lost() -> None:

@@ -144,35 +144,25 @@ def test_device_that_the_backend_lacks_is_refused() -> None:
         place("npu", ("cuda", "cpu"), None, [_facts("a", [])])
 
 
-@pytest.mark.parametrize(("cores", "asked", "threads"), [
-    ([[0, 1, 2, 3]] * 2, None, [2, 2]), ([[0, 1], [2, 3, 4]], None, [2, 3]), ([[0, 1]] * 8, None, [1] * 8),
-    ([[0, 1]] * 2, 5, [5, 5]),
+@pytest.mark.parametrize(("facts", "asked", "threads"), [
+    ([_facts("a", [])] * 2, None, [2, 2]), ([_facts("a", [], [0, 1]), _facts("a", [], [2, 3, 4])], None, [2, 3]),
+    ([_facts("a", [], [0, 1])] * 8, None, [1] * 8), ([_facts("a", [], [0, 1])] * 2, 5, [5, 5]),
+    # Each rank's own OMP_NUM_THREADS, unless the option says more.
+    ([_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])], None, [1, 2]),
+    ([_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])], 3, [3, 3]),
 ])  # fmt: skip
-def test_threads_are_a_share_of_the_affinity_mask(
-    cores: list[list[int]], asked: int | None, threads: list[int]
-) -> None:
+def test_threads_are_a_share_of_the_affinity_mask(facts: list[Facts], asked: int | None, threads: list[int]) -> None:
     """Divided by the ranks that share processors; never 0."""
-    facts = [_facts("a", [], mine) for mine in cores]
     assert [p.threads for p in place("cpu", KINDS, asked, facts)] == threads
 
 
 def test_a_containers_quota_is_shared_too() -> None:
     """Two containers of one kernel, of 3 and 1.5 processors, and a host without a quota."""
-    facts = [
-        *[_facts("a", [], list(range(64)), quota=3.0)] * 2,
-        _facts("b", [], [0, 1], quota=1.5),
-        _facts("c", [], [0, 1]),
-    ]
+    of_three = _facts("a", [], list(range(64)), quota=3.0)
+    facts = [of_three, of_three, _facts("b", [], [0, 1], quota=1.5), _facts("c", [], [0, 1])]
     assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 1, 1, 2]
-    assert [p.threads for p in place("cpu", KINDS, None, facts[1:2])] == [3]
+    assert [p.threads for p in place("cpu", KINDS, None, [of_three])] == [3]
     assert [p.threads for p in place("cpu", KINDS, 5, facts)] == [5] * 4
-
-
-def test_exported_threads_are_taken_unless_the_option_says_more() -> None:
-    """Each rank's own OMP_NUM_THREADS."""
-    facts = [_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])]
-    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 2]
-    assert [p.threads for p in place("cpu", KINDS, 3, facts)] == [3, 3]
 
 
 @pytest.mark.parametrize(("masks", "taken"), [

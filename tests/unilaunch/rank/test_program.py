@@ -1,6 +1,9 @@
-"""The import of a framework within the user's own program."""
+"""What a program returns, how it ends, and what it registers for its end: called as in plain Python in tests/jobs."""
 
+import atexit
+import functools
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +13,8 @@ import pytest
 
 from full_disk import refusal_without_space
 from unilaunch.errors import SpecError
+from unilaunch.rank.interpreter import Registrations
 from unilaunch.rank.program import check_value, exit_code, keep_value
-
-
-@pytest.fixture(autouse=True)
-def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the finders and what was imported as they were."""
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
 
 
 def test_a_value_that_is_too_large_is_refused_in_one_line() -> None:
@@ -45,3 +42,21 @@ def test_a_program_has_the_exit_code_that_python_gives_it(code: object) -> None:
         [sys.executable, "-S", "-c", f"raise SystemExit({code!r})"], check=False, capture_output=True
     )
     assert exit_code(SystemExit(code)) == plain.returncode
+
+
+def test_exit_functions_of_frameworks_save_nothing_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((signal, "signal"), (signal, "getsignal"), (atexit, "register")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # the native ones come back after the test
+    (watching := Registrations(lambda: None)).watch()
+
+    def close() -> None:
+        pass
+
+    for module in ("logging", "torch.utils.data", "mpi4py.MPI"):
+        close.__module__ = module
+        assert atexit.register(close) is close
+    assert not watching.has_exit_functions
+    close.__module__ = "wandb.sdk"
+    atexit.register(functools.partial(close))
+    atexit.unregister(close)
+    assert watching.has_exit_functions

@@ -1,7 +1,6 @@
 """Where ranks find rank 0: which board, and the file that only this user can read."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,15 +26,6 @@ STRANGER = pytest.param(
 
 def _found(rank: int, size: int, run_id: str) -> LauncherInfo:
     return LauncherInfo("test", rank, size, rank, size, run_id, {}, mpi=False, rank_0_hosts=("127.0.0.1",))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's cache folder, where ranks without MPI meet."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder / "unilaunch" / "rendezvous"
 
 
 def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:

@@ -43,15 +43,6 @@ def _board(found: LauncherInfo) -> Board:
     return FileBoard(found, os.environ)  # noqa: TID251
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's cache folder, where ranks without MPI meet."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder / "unilaunch" / "rendezvous"
-
-
 def _on_ranks(
     size: int, work: Callable[[TcpPeers], T], run_id: str = "", board: Callable[[LauncherInfo], Board] = _board
 ) -> list[T]:
