@@ -21,13 +21,11 @@ def _check_refused(job: Finished, *words: str) -> None:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--num-parts", "3"], ["--num-parts 3", "2 ranks", "mpirun -n 3"]),
-    (["--dataset", "corra"], ["'corra'", "did you mean 'cora'"]),
-    (["--epochs", "0", "--lr", "fast"], ["--epochs", "greater than or equal to 1", "--lr", "'fast'"]),
     (["--device", "cuda"], ["no cuda device is visible", "CUDA_VISIBLE_DEVICES", "--device cpu"]),
     (["--partition-dir", "/proc/here"], ["/proc/here", "--partition-dir"]),
 ], ids=lambda value: " ".join(value) if value[0].startswith("-") else "")  # fmt: skip
 def test_refused_options(openmpi5: Launcher, arguments: list[str], words: list[str], tmp_path: Path) -> None:
-    """What is not allowed is said once, whichever rank finds it."""
+    """What is not allowed is said once, by all ranks, by one on its host, or by rank 0 in a folder."""
     variables = {} if arguments[0] == "--device" else NUMPY | {BACKEND: "numpy"}
     job = openmpi5.unilaunch(2, ["run", "--data-dir", "data", *arguments], tmp_path, variables=variables)
     _check_refused(job, *words)
@@ -89,6 +87,7 @@ def test_variables_that_mpi_does_not_confirm(variables: dict[str, str], words: l
     _check_refused(command(["run"], tmp_path, variables), "rank 0 of 1", *words)
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_interrupt_is_one_line(tmp_path: Path) -> None:
     """Ctrl-C under no launcher: no traceback, 128 + SIGINT."""
     interrupt = (
@@ -111,7 +110,7 @@ def test_a_refusal_is_shown_however_late_rank_0_is(launcher: Launcher, tmp_path:
         "import time\nfrom unilaunch import errors\nsay = errors.say\n"
         "def say_late(error):\n    time.sleep(1.5)\n    say(error)\nerrors.say = say_late\n"
     )
-    job = launcher.unilaunch(4, ["run", "--epochs", "-1"], tmp_path, variables={"PYTHONPATH": str(tmp_path)})
+    job = launcher.unilaunch(2, ["run", "--epochs", "-1"], tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     _check_refused(job, "--epochs")
 
 

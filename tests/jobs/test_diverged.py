@@ -1,20 +1,15 @@
 """A training that leaves the finite numbers: never a success, and no JSON holds NaN or Infinity."""
 
-import json
+import re
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from jobs.mpirun import Finished, Launcher
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise AssertionError(constant)
+from jobs.mpirun import NUMPY, Finished, Launcher
 
 
 def _diverged(job: Finished, *words: str) -> None:
-    """Check that *job* was ended by one line that has all *words*, and that all its JSON is JSON."""
+    """Check that *job* was ended by one line that has all *words*, and that its JSON has finite numbers only."""
     assert job.returncode == 1, job.console[-3000:]
     (line,) = job.refusals()
     for word in (*words, "not a finite number", "--lr 1e+"):
@@ -23,24 +18,26 @@ def _diverged(job: Finished, *words: str) -> None:
     assert "Warning" not in job.console
     assert not (job.output / "result.json").exists()
     for path in [*job.output.rglob("*.json"), *job.output.rglob("*.jsonl")]:
-        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
-            json.loads(text, parse_constant=_refuse_constant)
+        assert not re.search(r"\b(NaN|Infinity)\b", path.read_text())
     for rank in range(2):
         assert (job.failure(rank)["error"], job.failure(rank)["exit_code"]) == ("DivergedError", 1)
         assert line in job.said(rank, "stderr")
 
 
 @pytest.mark.parametrize(("backend", "lr", "epochs", "trained", "words"), [
-    ("mindspore", "1e30", "200", 1, ["epoch 2: the loss of all ranks is nan", "in the output of layer 2 of 2"]),
+    ("numpy", "1e30", "200", 1, ["epoch 2: the loss of all ranks is nan", "in the output of layer 2 of 2"]),
     ("torch", "1e30", "1", 0, ["epoch 1: the loss of the evaluation is", "of layer "]),
-    ("torch", "1e300", "1", 0, ["epoch 1: the largest weight is", "diverged in layer 1 of 2"]),
+    ("numpy", "1e300", "1", 0, ["epoch 1: the largest weight is", "diverged in layer 1 of 2"]),
 ], ids=["loss", "evaluation", "weights"])  # fmt: skip
 def test_a_diverged_training_fails(
     openmpi5: Launcher, backend: str, lr: str, epochs: str, trained: int, words: list[str], tmp_path: Path
 ) -> None:
-    """One line with the epoch and the likely cause, exit code 1 on every rank, and no checkpoint after it."""
+    """One line with the epoch and the likely cause, exit code 1 on every rank, and no checkpoint after it.
+
+    What each framework names: tests/models/gcn/test_divergence.py.
+    """
     arguments = ["run", "--data-dir", "data", "--backend", backend, "--epochs", epochs, "--lr", lr]
-    job = openmpi5.unilaunch(2, [*arguments, "--checkpoint-every", "1", "--dropout", "0"], tmp_path)
+    job = openmpi5.unilaunch(2, [*arguments, "--checkpoint-every", "1", "--dropout", "0"], tmp_path, variables=NUMPY)
     _diverged(job, *words)
     assert len(list((job.output / "checkpoints").glob("epoch-*"))) == trained
 

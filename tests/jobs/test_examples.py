@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.mpirun import Launcher, alone, one_start
+from jobs.mpirun import Finished, Launcher, alone, one_start
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: The arguments of each script, and a pattern of what it prints.
@@ -30,6 +30,7 @@ VARIABLES = {
     "UNILAUNCH_DATA": "sets", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }  # fmt: skip
+RESUME = str(EXAMPLES / "resume_in_mindspore.py")
 OTHERS = {"resume_in_mindspore.py", "notebook.ipynb", "run.toml"}
 
 
@@ -55,34 +56,47 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {*TORCH, *MINDSPORE, *OTHERS}
 
 
-@pytest.mark.parametrize(
-    "scripts", [TORCH, pytest.param(MINDSPORE, marks=pytest.mark.mindspore)], ids=["torch", "mindspore"]
-)
-def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmpi5: Launcher) -> None:
-    """Each trains on two ranks; rank 0 says what came out."""
-    program = one_start([[str(EXAMPLES / name), *arguments] for name, (arguments, _) in scripts.items()], folder)
-    job = openmpi5.unilaunch(2, ["run", program[0], "--", *program[1:]], folder, variables=VARIABLES).check()
+def _on_two_ranks(
+    scripts: dict[str, tuple[list[str], str]], folder: Path, launcher: Launcher, *more: list[str]
+) -> Finished:
+    """Run all scripts, then *more*, in one start; rank 0 says of each what came out."""
+    program = one_start([*([str(EXAMPLES / name), *words] for name, (words, _) in scripts.items()), *more], folder)
+    job = launcher.unilaunch(2, ["run", program[0], "--", *program[1:]], folder, variables=VARIABLES).check()
     for name, (_, pattern) in scripts.items():
         assert re.search(rf"^{pattern}$", job.stdout, re.MULTILINE), f"{name}: {job.stdout}"
+    return job
 
 
-@pytest.mark.mindspore
-def test_resume_in_mindspore(folder: Path, openmpi5: Launcher) -> None:
-    """PyTorch on two parts and MindSpore on three end where PyTorch on one part ends."""
-    script = str(EXAMPLES / "resume_in_mindspore.py")
-    for ranks, framework in ((2, "torch"), (3, "mindspore")):
-        line = ["run", script, "--", framework, "small.npz", "20"]
-        last = openmpi5.unilaunch(ranks, line, folder, variables=VARIABLES).check()
-    whole = alone([script, "torch", "small.npz", "40"], folder, VARIABLES).check()
-    losses = [float(job.stdout.split()[-1]) for job in (last, whole)]
-    assert last.stdout.startswith("MindSpore, 3 parts: loss ")
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+def test_scripts_of_torch(folder: Path, openmpi5: Launcher) -> None:
+    """Each trains on two ranks."""
+    _on_two_ranks(TORCH, folder, openmpi5)
 
 
-def test_the_cells_of_the_notebook(folder: Path) -> None:
-    """They run one after the other in one process."""
+in_one_worker = pytest.mark.xdist_group("examples")  # what one process has left is for two tests
+
+
+@pytest.fixture(scope="module")
+def one_process(folder: Path) -> Finished:
+    """The cells of the notebook, one after the other; then the script to resume, for 40 epochs and for 20."""
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     holds = "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
     (folder / "cells.py").write_text(code + holds)
-    alone(["cells.py"], folder, VARIABLES).check()
+    resumed = [[RESUME, "torch", "small.npz", epochs] for epochs in ("40", "20")]
+    return alone(one_start([["cells.py"], *resumed], folder), folder, VARIABLES)
+
+
+@in_one_worker
+def test_the_cells_of_the_notebook(one_process: Finished) -> None:
+    """They run one after the other in one process."""
+    one_process.check()
+
+
+@in_one_worker
+@pytest.mark.mindspore
+def test_scripts_of_mindspore(folder: Path, openmpi5: Launcher, one_process: Finished) -> None:
+    """Each trains on two ranks; what PyTorch has begun on one part ends where PyTorch ends."""
+    begun = re.findall("^PyTorch, 1 parts: loss (.*)", one_process.check().stdout, re.MULTILINE)
+    job = _on_two_ranks(MINDSPORE, folder, openmpi5, [RESUME, "mindspore", "small.npz", "20"])
+    (last,) = re.findall("^MindSpore, 2 parts: loss (.*)", job.stdout, re.MULTILINE)
+    assert float(last) == pytest.approx(float(begun[0]), abs=1e-5)
