@@ -30,9 +30,11 @@ def _check_trained(job: Finished, launcher: str, curve: list[float]) -> None:
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["launch", "mpirun"])
+@pytest.mark.parametrize(
+    ("mpirun", "how"), [("4.1", "launch"), ("4.1", "mpirun"), ("5.0", "mpirun")], indirect=["mpirun"]
+)
 def test_a_gcn(hosts: Cluster, mpirun: Path, how: str, curve: list[float], tmp_path: Path) -> None:
-    """As over IPv4, from `launch` and under a bare mpirun."""
+    """As over IPv4, from `launch` (with 5.0: by addresses, below) and under a bare mpirun."""
     line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", *RUN[3:]]
     if how == "mpirun":
         options = [*SHARING, "-x", "PYTHONPATH", "-H", "node0:1,node1:1", "-n", "2"]

@@ -58,10 +58,10 @@ def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[st
     try:
         wait_until(lambda: len(list(tmp_path.glob("*/up.*"))) == 3 * len(jobs))
         cluster.lose(5)
-        time.sleep(3)
+        time.sleep(1)
         with cluster.without(1), cluster.without(2):
             time.sleep(10)
-        time.sleep(5)
+        time.sleep(2)
     except BaseException:
         cluster.sweep()  # or the next test would take one of these jobs for its own
         raise

@@ -14,7 +14,8 @@ import pytest
 
 from jobs.conftest import find_launcher as _find
 from jobs.mpirun import alone, one_start, unilaunch
-from jobs.own_layers import LAYERS, PROGRAM, difference, train_by_pyg, write_directed_graph
+from jobs.own_layers import LAYERS, PROGRAM, train_by_pyg, write_directed_graph
+from jobs.own_models import differences
 
 pytestmark = [pytest.mark.xdist_group("own mindspore"), pytest.mark.mindspore]
 
@@ -85,7 +86,7 @@ def _start(start: str, program: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("start", STARTS)
 def test_mindspore(start: str, run: Callable[[str], Path], expected: dict[str, Any]) -> None:
     """In every way, on 1, 2 and 3 parts, one of them without an edge, in float64."""
-    for kind, apart in difference(run(start) / "out.npz", expected, KINDS).items():
+    for kind, apart in differences(run(start) / "out.npz", expected, KINDS).items():
         assert apart <= 1e-10, kind
 
 

@@ -49,8 +49,8 @@ def _check(folder: Path, cases: tuple[str, ...], expected: Arrays) -> None:
 def test_under_a_bare_mpirun(
     openmpi5: Launcher, cora: Path, graph: Path, expected: Arrays, tmp_path: Path
 ) -> None:  # fmt: skip
-    """`mpirun python train.py`, over MPI: docs/start/pyg.md and docs/graph-layers.md, then three kinds of layers."""
-    cases = ("gat", "gcn", "own")
+    """`mpirun python train.py`, over MPI: docs/start/pyg.md and docs/graph-layers.md, then attention."""
+    cases = ("gat",)
     (tmp_path / "train.py").write_text("".join(_blocks("start/pyg.md")[:1] + _blocks("graph-layers.md")))
     program = one_start([["train.py"], _line(graph, cases)], tmp_path)
     job = openmpi5.run(2, program, tmp_path, variables={"UNILAUNCH_DATA": str(cora)}).check()

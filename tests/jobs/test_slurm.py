@@ -35,7 +35,8 @@ def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, st
     return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm))
 
 
-@pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 2", "torch"), ("-N 1 -n 2", "mindspore")])
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 2", "torch"), ("-N 1 -n 2", "numpy")])
 def test_the_same_training_under_srun(
     options: str, backend: str, slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
