@@ -10,14 +10,10 @@ from typing import Any
 
 import pytest
 
-from cluster.conftest import MakeCluster
+from cluster.conftest import LAUNCH, PROGRAMS, SHARING, MakeCluster
 from cluster.hosts import Cluster
 from jobs.mpirun import DEADLINE, NUMPY, wait_until
 
-PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
-#: The hosts share this machine's processors.
-SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
-LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
 #: Launches LaunchSpec(**argv[1]) and prints what comes back.
 CALL = """
 import json, sys, unilaunch

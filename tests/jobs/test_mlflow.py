@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         pytest.skip(f"no {MLFLOW}: see .ci/run")
     (port,), log = free_ports(1), tmp_path / "server.log"
     options = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--backend-store-uri", "sqlite:///runs.db"]
-    line = ["env", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false", MLFLOW, "-m", "mlflow", "server", *options]
+    line = ["env", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false", str(MLFLOW), "-m", "mlflow", "server", *options]
     with log.open("wb") as said:
         started = subprocess.Popen(line, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
     try:
