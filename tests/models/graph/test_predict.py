@@ -295,8 +295,7 @@ def test_arguments_that_may_be_given_are_refused() -> None:
     assert torch.equal(predict([torch.relu], part), part.x.relu())
 
 
-@pytest.mark.parametrize("parts", [1, PARTS])
-@pytest.mark.parametrize("num_edges", [140, 3000])
+@pytest.mark.parametrize(("num_edges", "parts"), [(140, 1), (3000, PARTS)])
 @pytest.mark.parametrize(
     "make",
     [

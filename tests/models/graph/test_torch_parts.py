@@ -271,7 +271,7 @@ class _Jumping(torch.nn.Module):
 def test_a_users_own_model_is_exact() -> None:
     """Trained over three steps: the weights are those of one process; a deep copy has weights of its own."""
     (alone,) = seeded(_Jumping, 1)
-    models = [copy.deepcopy(alone) if rank == 0 else _Jumping() for rank in range(PARTS)]
+    models = [copy.deepcopy(alone), _Jumping()]
 
     def train(model: Any, graph: Any, mean: Callable[..., Any], end: Callable[[], object]) -> Any:
         optimizer, mask = torch.optim.SGD(model.parameters(), 0.1), graph.train_mask
@@ -297,7 +297,7 @@ def test_a_users_own_model_is_exact() -> None:
             assert torch.equal(model(*given), scores)
 
     expected = train(alone, WHOLE, lambda loss: loss, lambda: None)
-    on_parts(WHOLE, PARTS, work)
+    on_parts(WHOLE, 2, work)
 
 
 class _Embedded(torch.nn.Module):
