@@ -54,9 +54,9 @@ def check_exact(
 ) -> None:  # fmt: skip
     """Compare parts with one process in float64: rows, all gradients, and buffers.
 
-    There are *size* parts, or as many as *owner* names. Each makes the check by numbers, which takes most of the time:
-    *check* is False where another test has shown that the check lets such a layer through. *learned* names arrays of the edges that have a gradient too. *ours* is a layer that takes a part by itself, and has
-    the weights of the other one.
+    There are *size* parts, or as many as *owner* names. *learned* names arrays of the edges that have a gradient too.
+    *ours* is a layer that takes a part by itself, and has the weights of the other one. The check by numbers takes most
+    of the time: *check* is False where another test shows that it lets such a layer through.
     """
     size = size if owner is None else int(owner.max()) + 1
     (alone,), layers = seeded(case.make, 1), seeded((ours or case).make, size)
