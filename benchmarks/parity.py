@@ -95,7 +95,7 @@ OWN_LAYERS = Study(
     "own layers", KINDS,
     {"torch_layers": str(_PROGRAMS / "own_torch_layers.py"), "mindspore": own_layers.PROGRAM},
     {"MindSpore": str(_PROGRAMS / "plain_mindspore.py")},
-    own_layers.train_by_pyg, own_layers.difference,
+    own_layers.train_by_pyg, own_models.differences,
 )  # fmt: skip
 DISTRIBUTE = Study(
     "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, {},

@@ -1,20 +1,36 @@
 """What the tests on several hosts share: the hosts, both Open MPI versions, and the loss curve of one process."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cluster.hosts import Cluster, lacking
 from jobs.conftest import LAUNCHERS, find_launcher
-from jobs.mpirun import NUMPY, alone
+from jobs.mpirun import NUMPY, Finished, alone
 
 MakeCluster = Callable[..., Cluster]
 #: Of the trainings that are compared with `curve`.
 EPOCHS = 8
+PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
+#: The folder of what breaks a rank; see tests/faults/inject.
+INJECT = Path(__file__).parents[1] / "faults" / "inject"
+#: The hosts here share this machine's processors, so a rank that waits is in the way of one on "another" host.
+SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
+LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
+
+
+def check_trained(job: Finished, size: int, hosts: int, curve: list[float], launcher: str = "") -> None:
+    """Check that *job* ended well on so many hosts, and that it has the loss curve of one process."""
+    result = job.check().result
+    assert (result["world_size"], result["num_hosts"]) == (size, hosts)
+    assert result["launcher"].startswith(launcher)
+    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from cluster.conftest import MakeCluster
 from cluster.hosts import Cluster
 from jobs.mpirun import Finished
@@ -44,6 +46,7 @@ def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, tmp_path: Path)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("mpirun", ["4.1"], indirect=True)  # 5.0: test_a_start_at_which_no_rank_begins_has_a_limit
 def test_a_firewall_that_keeps_mpirun_from_starting_is_told(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """Ssh passes, and the daemon's connection back does not: mpirun says nothing by itself."""
     with cluster.firewall((0, 1), ssh=True):

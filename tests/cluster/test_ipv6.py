@@ -4,17 +4,13 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cluster.conftest import EPOCHS, MakeCluster
+from cluster.conftest import EPOCHS, LAUNCH, PROGRAMS, SHARING, MakeCluster, check_trained
 from cluster.hosts import Cluster
-from jobs.mpirun import NUMPY, Finished
+from jobs.mpirun import NUMPY
 
-PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
 RUN = ["-m", "unilaunch", "run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
-SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
-LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
 
 
 @pytest.fixture(scope="session")
@@ -23,21 +19,16 @@ def hosts(make_cluster: MakeCluster) -> Cluster:
     return make_cluster(2, version=6)
 
 
-def _check_trained(job: Finished, launcher: str, curve: list[float]) -> None:
-    result = job.check().result
-    assert (result["world_size"], result["num_hosts"]) == (2, 2)
-    assert result["launcher"].startswith(launcher)
-    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("how", ["launch", "mpirun"])
+@pytest.mark.parametrize(
+    ("mpirun", "how"), [("4.1", "launch"), ("4.1", "mpirun"), ("5.0", "mpirun")], indirect=["mpirun"]
+)
 def test_a_gcn(hosts: Cluster, mpirun: Path, how: str, curve: list[float], tmp_path: Path) -> None:
-    """As over IPv4, from `launch` and under a bare mpirun."""
+    """As over IPv4, from `launch` (with 5.0: by addresses, below) and under a bare mpirun."""
     line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:1,node1:1", *RUN[3:]]
     if how == "mpirun":
         options = [*SHARING, "-x", "PYTHONPATH", "-H", "node0:1,node1:1", "-n", "2"]
         line = [str(mpirun), *options, sys.executable, *RUN]
-    _check_trained(hosts.run(0, line, tmp_path, NUMPY), "Open MPI", curve)
+    check_trained(hosts.run(0, line, tmp_path, NUMPY), 2, 2, curve, "Open MPI")
 
 
 @pytest.mark.parametrize("how", ["-H", "--hostfile"])
@@ -49,7 +40,7 @@ def test_hosts_that_are_given_as_addresses(
     where = {"-H": ",".join(f"[{address}]:1" for address in hosts.addresses), "--hostfile": str(file)}[how]
     job = hosts.run(0, [*LAUNCH, "--mpirun", str(mpirun), how, where, *RUN[3:]], tmp_path, NUMPY)
     if how == "--hostfile" and not str(mpirun).startswith("/usr"):
-        _check_trained(job, "Open MPI", curve)
+        check_trained(job, 2, 2, curve, "Open MPI")
     else:
         assert f"{hosts.addresses[0]}: Open MPI" in (refusal := job.refusal())
         assert "takes no IPv6 address" in refusal
@@ -91,7 +82,7 @@ def test_ranks_that_meet_over_sockets(hosts: Cluster, launcher: str, curve: list
         jobs.append(hosts.start(host, [*start, *RUN], tmp_path, environ))
     ended = [job.finish() for job in jobs]
     assert all(job.returncode == 0 for job in ended), [job.console for job in ended]
-    _check_trained(ended[0], launcher, curve)
+    check_trained(ended[0], 2, 2, curve, launcher)
 
 
 @pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)

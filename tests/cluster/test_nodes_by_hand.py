@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cluster.conftest import EPOCHS
+from cluster.conftest import EPOCHS, check_trained
 from cluster.hosts import Cluster, Running
 from jobs.mpirun import NUMPY, wait_until
 
@@ -40,9 +39,7 @@ def test_a_training_has_the_curve_of_one_process(cluster: Cluster, curve: list[f
     words = ["gcn", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
     jobs = _start(cluster, words, tmp_path, {**NUMPY, **SECRET})
     ended = [job.finish() for job in jobs]
-    result = ended[0].check().result
-    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 2, "unilaunch launch")
-    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+    check_trained(ended[0], 4, 2, curve, "unilaunch launch")
     assert ended[1].returncode == 0
 
 

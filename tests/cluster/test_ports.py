@@ -32,6 +32,7 @@ def narrow(make_cluster: MakeCluster) -> Iterator[Cluster]:
         yield hosts
 
 
+@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)  # the daemons' ports of both are those of the training
 def test_a_script_of_torch(narrow: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """Ports of mpirun's daemons, of our own connections, of gloo and of the store of torch."""
     (tmp_path / "sum.py").write_text(PROGRAM)

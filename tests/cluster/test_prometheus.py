@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import yaml
 
+from cluster.conftest import INJECT
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY, NUMPY_BACKEND, PAUSE, finish, unilaunch, wait_until
 
 PROGRAMS = ("prometheus", "promtool")
-INJECT = Path(__file__).parents[1] / "faults" / "inject"
 METRICS, SERVER = 9464, 9090
 EPOCHS = 200
 TRAINING = ["--data-dir", "data", "--precision", "float64", "--epochs", str(EPOCHS), "--backend", "numpy"]

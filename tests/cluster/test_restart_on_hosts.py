@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.conftest import MakeCluster
+from cluster.conftest import INJECT, MakeCluster
 from jobs.mpirun import NUMPY, NUMPY_BACKEND, unilaunch, wait_until
 from unilaunch.launchers.openmpi import has_fabric
 
-INJECT = Path(__file__).parents[1] / "faults" / "inject"
 OPTIONS = ["--data-dir", "data", "--precision", "float64", "--epochs", "12", "--backend", "numpy"]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster.conftest import SHARING
 from cluster.hosts import Cluster
 from jobs.mpirun import wait_until
 from jobs.test_stop import SAVE
 
-OPTIONS = ["--bind-to", "none", "--allow-run-as-root", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]
 #: Ranks 0 and 1 speak all the time, over MPI and to the monitor; rank 2 is silent. Who waits leaves the processors.
 STEPS = """
 import sys, time
@@ -44,7 +44,7 @@ def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[st
 
     Four jobs, of both versions of Open MPI, share the silence.
     """
-    where: list[str | Path] = [*OPTIONS, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
+    where: list[str | Path] = [*SHARING, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
     run = [sys.executable, "-m", "unilaunch"]
     lines: dict[str, list[str | Path]] = {}
     for version, mpirun in mpiruns.items():
@@ -58,10 +58,10 @@ def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[st
     try:
         wait_until(lambda: len(list(tmp_path.glob("*/up.*"))) == 3 * len(jobs))
         cluster.lose(5)
-        time.sleep(3)
+        time.sleep(1)
         with cluster.without(1), cluster.without(2):
             time.sleep(10)
-        time.sleep(5)
+        time.sleep(2)
     except BaseException:
         cluster.sweep()  # or the next test would take one of these jobs for its own
         raise
@@ -79,7 +79,7 @@ def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[st
 def test_a_stop_reaches_the_ranks_of_every_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """They save for longer than mpirun would wait; a host whose rank has ended already does not end the others."""
     (tmp_path / "save.py").write_text(SAVE)
-    options: list[str | Path] = [*OPTIONS, "--mpirun", mpirun, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
+    options: list[str | Path] = [*SHARING, "--mpirun", mpirun, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
     line: list[str | Path] = [sys.executable, "-m", "unilaunch", "launch", *options, "save.py", "--", "2.5"]
     job = cluster.start(0, line, tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("up.*"))) == 3)

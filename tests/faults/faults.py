@@ -153,6 +153,21 @@ class Cell:
         return 2 if "three" in self.place else 1
 
 
+#: Faults that the same lines of the product see and judge; only their code or their signal differs.
+ALIKE = (
+    ("exception", "exit 3", "exit 0", "ulimit -v"), ("_exit 3", "SIGKILL", "SIGSEGV", "SIGTERM", "OOM killer"),
+    ("loop", "SIGSTOP"), ("link cut", "power off"), ("Ctrl-C", "SIGUSR1"), ("Ctrl-C twice", "grace cut short"),
+)  # fmt: skip
+#: Where a framework can make a difference: it is imported, or it computes, and has signal handlers and threads of its
+#: own. That the ranks are forked after the import, or are not, is another.
+REAL = (
+    Cell("exit 3", "before init", "torch", "4", "mpirun, one host"),
+    Cell("SIGTERM", "epoch", "torch", DIRECT, "launch, one host"),
+    Cell("SIGSEGV", "before init", "mindspore", DIRECT, "launch, one host"),
+    Cell("exception", "epoch", "mindspore", "5", "launch, one host"),
+)
+
+
 def _memory_group() -> Path:
     """Return the cgroup of memory (v1) of this process; where there is none, no folder."""
     lines = [line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()]
@@ -459,14 +474,20 @@ def prepare_data(folder: Path) -> Path:
     return folder
 
 
-def pairs(cell: Cell) -> set[tuple[str, str]]:
-    """Return the pairs of values that a cell covers, but for those with its framework."""
-    return set(combinations((cell.fault, cell.moment, cell.mpi, cell.place), 2))
+def pairs(cell: Cell) -> set[tuple[Any, ...]]:
+    """Return the pairs of values that a cell covers, but for those with its framework.
+
+    Faults that are alike cover the pairs together. Each of them has one alone: before and after the ranks have met, on
+    one host and on three.
+    """
+    kind = next(alike for alike in (*ALIKE, (cell.fault,)) if cell.fault in alike)
+    apart = {(cell.fault, "met", cell.moment in MOMENTS[2:]), (cell.fault, "hosts", "three" in cell.place)}
+    return {*combinations((kind, cell.moment, cell.mpi, cell.place), 2), *apart}
 
 
 def covering() -> list[Cell]:
-    """Return few cells: each real framework at each moment once, and with numpy what else covers every pair."""
-    chosen = _real()
+    """Return few cells: those of the real frameworks, and with numpy what else covers every pair."""
+    chosen = list(REAL)
     possible = {cell: pairs(cell) for cell in cells([STAND_IN]) if not cell.lacking}
     left = set().union(*possible.values()).difference(*map(pairs, chosen))
     while left:
@@ -480,15 +501,3 @@ def covering() -> list[Cell]:
         chosen.append(best)
     # A real framework comes last: its first import in a test run reads gigabytes from the disk.
     return sorted(chosen, key=lambda cell: (cell.framework != STAND_IN, PLACES.index(cell.place)))
-
-
-def _real() -> list[Cell]:
-    """Return a cell for each real framework and moment, each with another fault, spread over the MPIs and places."""
-    chosen: list[Cell] = []
-    spread = [*product(MPIS, PLACES[:-1]), (DIRECT, "launch, one host")]
-    for number, (framework, moment) in enumerate(product(FRAMEWORKS, MOMENTS)):
-        mpi, place = spread[3 * number % len(spread)]
-        possible = (Cell(fault, moment, framework, mpi, place) for fault in FAULTS)
-        used = {cell.fault for cell in chosen}
-        chosen.append(next(cell for cell in possible if not cell.lacking and cell.fault not in used))
-    return chosen

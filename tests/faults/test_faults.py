@@ -1,4 +1,4 @@
-"""The part of the fault matrix that covers every pair of values; `python tests/faults/matrix.py` runs all of it."""
+"""The part of the fault matrix that covers what can break differently; `python tests/faults/matrix.py` runs it all."""
 
 from dataclasses import astuple
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Networks of PyG in one process: what our own layers must equal on any number of parts, and how they are compared."""
+"""Networks of PyG in one process: what our own layers must equal on any number of parts."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -119,14 +119,3 @@ def _train(net: Net, data: tuple[torch.Tensor, ...], edges: tuple[Any, ...], epo
         scores = net(x, edges, 0).numpy()
     state = {f"{net.kind}.state.{name}": value.numpy() for name, value in _state(net).items()}
     return {f"{net.kind}.losses": losses, f"{net.kind}.scores": scores, **state}
-
-
-def difference(output: Path, expected: dict[str, Any], kinds: Iterable[str]) -> dict[str, float]:
-    """Return for each kind the largest difference of a loss, a final weight or a score from PyG's."""
-    found = np.load(output)
-    apart = {}
-    for kind in kinds:
-        names = [name for name in expected if name.startswith(f"{kind}.")]
-        assert set(names) == {name for name in found if name.startswith(f"{kind}.")}
-        apart[kind] = max(float(np.abs(found[name] - expected[name]).max()) for name in names)
-    return apart

@@ -39,10 +39,15 @@ class BatchJob:
         return "".join(path.read_text() for path in self.folder.glob(f"*-{self.number}.out"))
 
     @property
+    def result(self) -> dict[str, Any]:
+        """Its result."""
+        result: dict[str, Any] = json.loads((self.output / "result.json").read_text())
+        return result
+
+    @property
     def losses(self) -> list[float]:
         """The curve in its result."""
-        result: dict[str, Any] = json.loads((self.output / "result.json").read_text())
-        losses: list[float] = result["loss"]
+        losses: list[float] = self.result["loss"]
         return losses
 
     def state(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ PROMISED = {
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ranks", "backend"), [("4.1", 8, "torch"), ("5.0", 3, "mindspore")], indirect=["launcher"]
+    ("launcher", "ranks", "backend"), [("4.1", 4, "torch"), ("5.0", 2, "mindspore")], indirect=["launcher"]
 )
 def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, ranks: int, tmp_path: Path) -> None:
     """The tutorial's command line works as it stands, and every rank leaves its log."""

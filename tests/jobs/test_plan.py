@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jobs.conftest import LAUNCHERS, find_launcher
 from jobs.mpirun import Launcher, unilaunch
 
 SPARSE_MASKS = {"train_mask": np.arange(239) < 6, "val_mask": np.arange(239) >= 200, "test_mask": np.zeros(239, bool)}
@@ -54,17 +55,18 @@ def _sparse(folder: Path, columns: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("by_numpy")
-def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_path: Path) -> None:
-    """On this host's slots; and a plot."""
+def test_a_placement_is_a_rankfile_that_mpirun_takes(tmp_path: Path) -> None:
+    """On this host's slots, each Open MPI; and a plot."""
     words = ["--num-parts", "2", "--hosts", "localhost:2", "--rankfile", "ranks", "--plot", "p.html"]
     assert "measured here" in unilaunch(["plan", *words], tmp_path).check().stdout
     assert re.findall(r"rank \d=localhost slot=\d", (tmp_path / "ranks").read_text()) == [
         "rank 0=localhost slot=0", "rank 1=localhost slot=1"
     ]  # fmt: skip
     assert (tmp_path / "p.html").stat().st_size > 1 << 20
-    options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "-H", "localhost:2", "--epochs", "2"]
-    job = unilaunch(["launch", "-n", "2", "--map-by", "rankfile:file=ranks", *options], tmp_path)
-    assert job.check().result["world_size"] == 2
+    options = ["-H", "localhost:2", "--map-by", "rankfile:file=ranks", "--allow-run-as-root", "--epochs", "2"]
+    for version in LAUNCHERS:
+        line = ["launch", "-n", "2", "--mpirun", str(find_launcher(version).path), *options]
+        assert unilaunch(line, tmp_path).check().result["world_size"] == 2
 
 
 @pytest.mark.parametrize("backend", ["torch", "mindspore"])

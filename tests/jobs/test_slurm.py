@@ -35,7 +35,8 @@ def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, st
     return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm))
 
 
-@pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 2", "torch"), ("-N 1 -n 2", "mindspore")])
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 2", "torch"), ("-N 1 -n 2", "numpy")])
 def test_the_same_training_under_srun(
     options: str, backend: str, slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
@@ -165,21 +166,6 @@ def _has_grown(file: Path, size: int) -> bool:
     return file.exists() and file.stat().st_size > size
 
 
-def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
-    """Submit a script, wait until it has ended well, and return what it has written."""
-    (folder / "job.sh").write_text(script)
-    line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
-    number = ask(line, folder, {**slurm, **ROOT}).strip()
-
-    def ended() -> str:  # sbatch --wait looks every ten seconds only
-        state = ask(["scontrol", "show", "job", number], folder, slurm)
-        return state if "JobState=COMPLETED" in state or "JobState=FAILED" in state else ""
-
-    state, said = wait_until(ended), (folder / "out").read_text()
-    assert "ExitCode=0:0" in state, said
-    return said
-
-
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_batch_file_of_a_script_starts_one_launch_on_each_node(
     nodes: int, slurm: Mapping[str, str], tmp_path: Path
@@ -191,10 +177,10 @@ def test_the_batch_file_of_a_script_starts_one_launch_on_each_node(
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '2': sys.exit(5)\n"
     )
     shape = ["--nodes", str(nodes), "--ntasks-per-node", str(4 // nodes), "--max-restarts", "1"]
-    script = unilaunch(["launch", *shape, "--emit", "sbatch", "work.py"], tmp_path).check().stdout
-    assert "rank 2 on" in _submit(script, slurm, tmp_path)
-    (output,) = (tmp_path / "log_output").iterdir()
-    logs = [(output / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
+    job = submit([*shape, "work.py"], tmp_path, slurm)
+    assert job.await_end(200)["JobState"] == "COMPLETED", job.console
+    assert "rank 2 on" in job.console
+    logs = [(job.output / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
     assert logs == [[str(rank), "4", "None", "None"] for rank in range(4)]
 
 
@@ -206,14 +192,11 @@ def test_the_batch_file_that_launch_writes_is_submitted(
     size: str, options: list[str], slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
     """Srun on unequal and on equal nodes; mpirun in the allocation, where one of its options was asked for."""
-    script = unilaunch(["launch", "-n", size, *options, "--emit", "sbatch", *RUN[1:]], tmp_path).check().stdout
-    assert re.search("^exec (srun|/usr/bin/mpirun) ", script, re.MULTILINE)
-    said = _submit(script, slurm, tmp_path)
-    (output,) = (tmp_path / "log_output").rename(tmp_path / "jobs").iterdir()
-    output.rename(tmp_path / "log_output")  # it is the job's own, and bears its number
-    result = Finished(0, said, "", 0.0, tmp_path).result
-    assert result["world_size"] == int(size)
-    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+    job = submit(["-n", size, *options, *RUN[1:]], tmp_path, {**slurm, **ROOT})
+    assert re.search("^exec (srun|/usr/bin/mpirun) ", (tmp_path / "job.sh").read_text(), re.MULTILINE)
+    assert job.await_end(200)["JobState"] == "COMPLETED", job.console
+    assert job.result["world_size"] == int(size)
+    np.testing.assert_allclose(job.losses, curve, rtol=0, atol=1e-5)
 
 
 def test_a_batch_file_with_spaces_in_it_is_submitted(slurm: Mapping[str, str], tmp_path: Path) -> None:

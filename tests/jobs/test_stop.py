@@ -126,7 +126,7 @@ def test_a_second_signal_ends_at_once(openmpi5: Launcher, tmp_path: Path) -> Non
     """Also while ranks save; the first one says how the job has ended."""
     job = _start(openmpi5, "50", tmp_path)
     job.send_signal(signal.SIGINT)
-    time.sleep(3)
+    time.sleep(1)
     assert job.poll() is None
     begin = time.monotonic()
     job.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,14 +50,13 @@ def own_network() -> Iterator[None]:
 
 
 @contextmanager
-def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, int]]:
-    """Have a stranger attack while the block runs; at its end say what he has achieved."""
+def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[None]:
+    """Have a stranger attack while the block runs, to no effect; he can read nothing in the folder of named *runs*."""
     folder_of_his = Path(tempfile.mkdtemp())  # he cannot read pytest's
     folder_of_his.chmod(0o755)
     copy = Path(shutil.copy(STRANGER, folder_of_his))
     copy.chmod(0o644)
     python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
-    achieved: dict[str, int] = {}
     with subprocess.Popen(
         [python, str(copy), str(seconds), str(folder), *runs], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
         env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -65,15 +64,13 @@ def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, in
         assert stranger.stdin
         assert stranger.stdout
         assert stranger.stdout.readline() == "ready\n"
-        yield achieved
+        yield
         stranger.stdin.close()
-        achieved |= json.loads(stranger.stdout.readline())
+        achieved: dict[str, int] = json.loads(stranger.stdout.readline())
     shutil.rmtree(folder_of_his)
-
-
-def _is_unharmed(achieved: Mapping[str, int]) -> None:
     assert achieved["called"], "the stranger found no socket of the job: this test has shown nothing"
-    assert achieved["believed"] == achieved["let in"] == achieved["read"] == 0
+    assert achieved["believed"] == achieved["let in"] == 0
+    assert not runs or achieved["read"] == 0
 
 
 def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> None:
@@ -81,34 +78,29 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
     line = [str(Path(sys.executable).parent / "torchrun"), "--nnodes", "1", "--nproc-per-node", "2", "--rdzv-backend",
             "static", "--master-port", str(PORT)]  # fmt: skip
     cache = tmp_path / "cache"
-    with _attacked(12, cache, f"torchrun-none-127.0.0.1-{PORT}") as achieved:
+    with _attacked(12, cache, f"torchrun-none-127.0.0.1-{PORT}"):
         job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)})
         assert job.check().result["world_size"] == 2
-    _is_unharmed(achieved)
     assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
 
 
 def test_a_stranger_under_launch(tmp_path: Path) -> None:
     """The monitor listens too; a stranger's messages to it end nothing."""
     words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2", *LONG]
-    with _attacked(10, tmp_path / "log_output") as achieved:
+    with _attacked(10, tmp_path / "log_output"):
         assert unilaunch(words, tmp_path).check().result["world_size"] == 2
-    assert achieved["called"]
-    assert achieved["believed"] == achieved["let in"] == 0
 
 
 def test_a_stranger_between_two_nodes(tmp_path: Path) -> None:
     """He calls node 0 before node 1 does, and knows all but the secret: he is no node, and no rank."""
     words = ["launch", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29533"]
     environ = {"UNILAUNCH_SECRET": os.urandom(16).hex()}
-    with _attacked(10, tmp_path / "log_output") as achieved, ThreadPoolExecutor() as nodes:
+    with _attacked(10, tmp_path / "log_output"), ThreadPoolExecutor() as nodes:
         first = nodes.submit(unilaunch, [*words, *LONG, "--node-rank", "0"], tmp_path, environ)
         time.sleep(1.0)
         second = nodes.submit(unilaunch, [*words, *LONG, "--node-rank", "1"], tmp_path, environ)
         assert first.result().check().result["world_size"] == 4
         assert second.result().returncode == 0
-    assert achieved["called"]
-    assert achieved["believed"] == achieved["let in"] == 0
 
 
 def test_a_stranger_under_srun(tmp_path: Path) -> None:
@@ -119,9 +111,8 @@ def test_a_stranger_under_srun(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with (
         slurm_cluster(tmp_path / "slurm") as slurm,
-        _attacked(12, cache, "slurm-1.0") as achieved,  # a fresh Slurm's first job
+        _attacked(12, cache, "slurm-1.0"),  # a fresh Slurm's first job
     ):
         environ = {**slurm, "XDG_CACHE_HOME": str(cache)}
         job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ)
         assert job.check().result["launcher"] == "Slurm"
-    _is_unharmed(achieved)

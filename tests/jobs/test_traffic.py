@@ -50,7 +50,7 @@ def trained(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("traffic")
     common = ["--dataset", "cora", "--data-dir", str(cora), "--epochs", "2", "--partition-dir", "partitions"]
     cases = {name: [*common, *options] for name, (options, _) in WIDTHS.items()}
-    trained = train_cases(openmpi5, "torch", 4, cases, folder)
+    trained = train_cases(openmpi5, "torch", 3, cases, folder)
     return trained, next((folder / "partitions").glob("cora-[0-9]*"))
 
 

@@ -1,5 +1,9 @@
-"""Two processes of `mp.spawn` meet by torch.distributed alone, then load a graph; "late": in the other order."""
+"""Two processes of `mp.spawn` meet by torch.distributed alone, then load a graph; thrice, at the ports that are given.
 
+The second time the script has set variables of one process; the last time, without them, the order is the other one.
+"""
+
+import os
 import sys
 
 import torch
@@ -9,9 +13,8 @@ from torch.multiprocessing.spawn import spawn
 import unilaunch_graph as ug
 
 
-def work(rank: int, port: str) -> None:
+def work(rank: int, port: str, late: bool) -> None:  # noqa: FBT001  (mp.spawn gives it by its place)
     """Be one of the two."""
-    late = "late" in sys.argv
     part = ug.load("sbm") if late else None
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     part = part or ug.load("sbm")
@@ -22,4 +25,9 @@ def work(rank: int, port: str) -> None:
 
 
 if __name__ == "__main__":
-    spawn(work, (sys.argv[1],), nprocs=2)  # type: ignore[no-untyped-call]
+    one = {"RANK": "0", "WORLD_SIZE": "1"}
+    for port, variables, late in zip(sys.argv[1:], ({}, one, {}), (False, False, True), strict=True):
+        for name in one:
+            os.environ.pop(name, None)  # noqa: TID251
+        os.environ.update(variables)  # noqa: TID251
+        spawn(work, (port, late), nprocs=2)  # type: ignore[no-untyped-call]
