@@ -16,11 +16,10 @@ from unilaunch_graph.network.functions import halo
 from unilaunch_graph.network.layers import Framework, GraphAttention
 from unilaunch_graph.operators.attention import Attention, Scores, dynamic_scores, product_scores
 from unilaunch_graph.operators.edges import FILLS
-from unilaunch_graph.torch.functions import current
 from unilaunch_graph.torch.layers import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.portable_dropout import draw_seed
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.running import ON_BLOCK, current
 from unilaunch_graph.torch.sums import aggregates_as_written, is_of_pyg, is_on_host, is_untouched
 
 _STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})

@@ -20,14 +20,14 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo
 from unilaunch_graph.torch.attend import attending, may_attend
 from unilaunch_graph.torch.exactness import DISTRIBUTED, MAIN, Check, Entry, clear_caches
-from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, RUNNING, current, install, on_part, quantile
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, install, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part, is_of_part
+from unilaunch_graph.torch.part import GraphPart, is_of_another_part, is_of_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts, with_dropouts
-from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.reversal import turning
+from unilaunch_graph.torch.running import ON_BLOCK, RUNNING, current, is_eager, on_part, running_on
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
 from unilaunch_graph.torch.sums import is_written_to_sum, makes_no_messages, source_rows, sum_of
 
@@ -309,7 +309,8 @@ def _look_at_call(
             "distribute a second model on that part, and load this one's state"
         )
     if checked and is_eager():
-        on_part(checked.first, None)(module, args, options, entry)
+        with running_on(None):
+            checked.first(module, args, options, entry)
 
 
 def _count_calls(part: GraphPart) -> int:

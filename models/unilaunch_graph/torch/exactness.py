@@ -188,7 +188,7 @@ class Check:
             self.seen.discard(key)  # the next call is as wrong
             raise SpecError(text)
         if finding is Finding.DIFFERS:
-            warnings.warn(text, stacklevel=5)
+            warnings.warn(text, stacklevel=4)
         elif finding is Finding.NOT_CHECKED and self.part.rank == 0:
             _logger.warning("%s is not checked on parts: %s", entry.name(self.plain), text)
 

@@ -8,12 +8,10 @@ count, add or drop edges, exact on a part, and PyG's median.
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -34,11 +32,9 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo, sum_halo
 from unilaunch_graph.torch.part import GraphPart, is_same
-from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.reductions import global_sum
+from unilaunch_graph.torch.running import RUNNING, current
 
-P = ParamSpec("P")
-T = TypeVar("T")
 #: What a function does on a part, given what it was, the part, and all of its arguments by position.
 OnPart = Callable[..., Any]
 #: How an argument is passed on.
@@ -49,50 +45,6 @@ _MARKS: Mapping[Any, str] = {
 }
 _INSTALLING = threading.Lock()
 _INSTALLED: set[FunctionType] = set()
-
-
-class _Running(threading.local):
-    """The part on which a distributed model runs in this thread; torch.compile cannot follow a ContextVar."""
-
-    def __init__(self) -> None:
-        self.part: GraphPart | None = None
-
-
-RUNNING = _Running()
-
-
-def current(part: GraphPart) -> GraphPart:
-    """Return the part on which a layer runs that is distributed on *part*: within some, that is its reversed part."""
-    running = RUNNING.part
-    return part if running is None or running.directory is not part.directory else running
-
-
-@contextmanager
-def running_on(part: GraphPart) -> Iterator[None]:
-    """Let a layer run on *part*, which is the reversed one of that on which it is distributed."""
-    before, RUNNING.part = RUNNING.part, part
-    try:
-        yield
-    finally:
-        RUNNING.part = before
-
-
-def on_part(function: Callable[P, T], part: GraphPart | None) -> Callable[P, T]:
-    """Return *function*, during whose calls PyG's functions are those of *part*; None: they are as PyG wrote them.
-
-    So they are on a block too: its edges tell the degrees of the whole graph.
-    """
-
-    @wraps(function)
-    def run(*args: P.args, **options: P.kwargs) -> T:
-        before = RUNNING.part
-        RUNNING.part = None if part is None or ON_BLOCK.get() else current(part)
-        try:
-            return function(*args, **options)
-        finally:
-            RUNNING.part = before
-
-    return run
 
 
 def install(functions: Mapping[Callable[..., Any], OnPart]) -> None:

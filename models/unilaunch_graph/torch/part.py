@@ -11,7 +11,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from torch.autograd import forward_ad
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -24,17 +23,8 @@ from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.ranks import Ranks, TensorEdges, TensorFetch, TensorHalo, tells_flip
+from unilaunch_graph.torch.running import is_eager
 from unilaunch_torch.linear import apply
-
-
-def is_eager() -> bool:
-    """Return whether tensors hold numbers now: not in torch.compile, torch.func or forward-mode derivatives."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001  (torch has no other name for it)
-        and forward_ad._current_level < 0  # noqa: SLF001
-    )
-
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 #: Integers of the size of floats that numpy or MPI does not have, by their bytes.

@@ -25,9 +25,8 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
-from unilaunch_graph.torch.functions import RUNNING, current, on_part
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.running import ON_BLOCK, RUNNING, current, running_on
 
 #: Functions that drop single elements, or whole channels: all elements of a row's column.
 _ELEMENTS = frozenset({functional.dropout, functional.alpha_dropout, torch.dropout, torch.alpha_dropout})
@@ -51,7 +50,7 @@ _OF_EACH_RANK = "each rank drops elements of its own, so the curve depends on th
 
 _logger = logging.getLogger("unilaunch_graph")
 #: The dropouts of the model that runs.
-_RUNNING: ContextVar["Dropouts | None"] = ContextVar("_RUNNING", default=None)
+_DROPPING: ContextVar["Dropouts | None"] = ContextVar("_DROPPING", default=None)
 #: The edges of the layer that passes messages.
 _EDGES: ContextVar[torch.Tensor | None] = ContextVar("_EDGES", default=None)
 #: The checkpointed functions that run, the outermost first.
@@ -108,14 +107,14 @@ class Dropouts(TorchFunctionMode):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def begin(self, *, is_counted: bool) -> None:
         """Start a forward, or another method of the model."""
-        self.outer.append(_RUNNING.get())
-        _RUNNING.set(self)
+        self.outer.append(_DROPPING.get())
+        _DROPPING.set(self)
         self._move(_Place(self.place.forward + is_counted, 0, is_counted))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def end(self) -> None:
         """End what `begin` has started."""
-        _RUNNING.set(self.outer.pop())
+        _DROPPING.set(self.outer.pop())
 
     def draw(self) -> tuple[int, int]:
         """Return the keys of the next mask."""
@@ -256,7 +255,7 @@ def with_dropouts(method: Callable[..., Any], *, is_forward: bool) -> Callable[.
     @wraps(method)
     def run(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
         dropouts: Dropouts = getattr(self, Dropouts.ATTRIBUTE)
-        if _RUNNING.get() is dropouts or ON_BLOCK.get() or SIMULATED.get():
+        if _DROPPING.get() is dropouts or ON_BLOCK.get() or SIMULATED.get():
             return method(self, *args, **options)
         dropouts.begin(is_counted=is_forward and self.training)
         try:
@@ -280,7 +279,7 @@ def edges_of_layer(edge_index: torch.Tensor) -> Iterator[None]:
 
 def draw_seed() -> int:
     """Return the seed of a layer with a dropout of its own: the model's next mask, or a number of torch's generator."""
-    running = _RUNNING.get()
+    running = _DROPPING.get()
     if running is None:
         return int(torch.randint(2**62, ()))
     low, high = running.draw()
@@ -321,7 +320,7 @@ class _Segment:
     """A function under `torch.utils.checkpoint`: when it is called again in backward, it draws what it has drawn."""
 
     def __init__(self) -> None:
-        self.running, self.part, self.edges = _RUNNING.get(), RUNNING.part, _EDGES.get()
+        self.running, self.part, self.edges = _DROPPING.get(), RUNNING.part, _EDGES.get()
         self.starts: dict[Dropouts, _Place] = {}
 
     @contextmanager
@@ -338,14 +337,14 @@ class _Segment:
 
         def recompute(*args: Any, **options: Any) -> Any:
             places = {dropouts: dropouts.place for dropouts in self.starts}
-            tokens = _RUNNING.set(self.running), _SEGMENTS.set(()), _EDGES.set(self.edges)
+            tokens = _DROPPING.set(self.running), _SEGMENTS.set(()), _EDGES.set(self.edges)
             for dropouts, place in self.starts.items():
                 dropouts.place = place
             try:
-                with _mode_of(self.running):
-                    return on_part(function, self.part)(*args, **options)
+                with _mode_of(self.running), running_on(self.part):
+                    return function(*args, **options)
             finally:
-                _RUNNING.reset(tokens[0])
+                _DROPPING.reset(tokens[0])
                 _SEGMENTS.reset(tokens[1])
                 _EDGES.reset(tokens[2])
                 for dropouts, place in places.items():

@@ -17,10 +17,9 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch.errors import SpecError
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import EDGE_FIELDS
-from unilaunch_graph.torch.functions import current, running_on
 from unilaunch_graph.torch.layers import made_of
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_flip, is_same
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.part import GraphPart, is_flip, is_same
+from unilaunch_graph.torch.running import ON_BLOCK, current, is_eager, running_on
 from unilaunch_torch.linear import apply
 
 

@@ -25,7 +25,8 @@ from typing_extensions import override
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
 from unilaunch_graph.operators.halo_edges import Neighbours
 from unilaunch_graph.torch.layers import TORCH, made_of
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_same, version_of
+from unilaunch_graph.torch.part import GraphPart, is_same, version_of
+from unilaunch_graph.torch.running import is_eager
 
 _AGGREGATIONS: Mapping[type[Aggregation], bool] = {SumAggregation: False, MeanAggregation: True}  # whether it is a mean
 _LIFTS: frozenset[Any] = frozenset({torch.index_select, torch.Tensor.index_select})
