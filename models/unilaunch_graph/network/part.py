@@ -96,19 +96,19 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
         raise NotImplementedError
 
     def with_halo(self, rows: Tensor) -> Tensor:
-        """Return what `exchange.halo` does, of rows that fit."""
+        """Return what `network.functions.halo` does, of rows that fit."""
         raise NotImplementedError
 
-    def sum_at_home(self, rows: Tensor) -> Tensor:
-        """Return what `exchange.sum_halo` does, of rows that fit."""
+    def halo_summed(self, rows: Tensor) -> Tensor:
+        """Return what `network.functions.sum_halo` does, of rows that fit."""
         raise NotImplementedError
 
     def gathered(self, rows: Tensor) -> Tensor | None:
-        """Return what `exchange.gather` does, of rows that fit."""
+        """Return what `network.functions.gather` does, of rows that fit."""
         raise NotImplementedError
 
     def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
-        """Return what `exchange.fetch` does, of rows that fit."""
+        """Return what `network.functions.fetch` does, of rows that fit."""
         raise NotImplementedError
 
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:

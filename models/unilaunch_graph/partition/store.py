@@ -89,17 +89,17 @@ class Origin:
 
     Attributes:
         source: The data set's name, for messages.
-        edges: The fingerprint of the edges, by `hash_edges`.
-        cut: The fingerprint of the edges and of the options of the cut.
-        data: The fingerprint of the whole data set and of the options.
+        edges_hash: The fingerprint of the edges, by `hash_edges`.
+        cut_hash: The fingerprint of the edges and of the options of the cut.
+        data_hash: The fingerprint of the whole data set and of the options.
         partitioner: Name and version of what decided who owns a node; "none" where ranks divide columns.
         home: The data set's folder, resolved, whose .npy files stay there; None: all arrays are written.
     """
 
     source: str
-    edges: str
-    cut: str
-    data: str
+    edges_hash: str
+    cut_hash: str
+    data_hash: str
     partitioner: str
     home: Path | None = None
 
@@ -196,18 +196,18 @@ def part_dir(folder: Path, index: int) -> Path:
     return folder / f"part.{index}"
 
 
-def nodes_file(folder: Path, data: str) -> Path:
+def nodes_file(folder: Path, data_hash: str) -> Path:
     """Return the file that says what the data set of this fingerprint gives to the nodes."""
-    return folder / "data" / f"{data[:16]}.json"
+    return folder / "data" / f"{data_hash[:16]}.json"
 
 
-def find_cut(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
+def find_cut(root: Path, num_parts: int, data_hash: str, home: Path | None) -> Path | None:
     """Return the folder of the cut with this data set, whose own files are in *home*.
 
     None: there is none, or a file of the nodes is missing or has changed since: `write_nodes` puts that right.
     """
-    for path in root.glob(f"*-{num_parts}-*/data/{data[:16]}.json"):
-        files = Partition(path.parents[1], data, home).nodes.files.values()
+    for path in root.glob(f"*-{num_parts}-*/data/{data_hash[:16]}.json"):
+        files = Partition(path.parents[1], data_hash, home).nodes.files.values()
         with suppress(OSError):  # of another user's closed folder: this user's files are elsewhere
             if all(_is_whole(Path(one.path), one.sha256) for one in files):
                 return path.parents[1]
@@ -268,7 +268,7 @@ def _write_part(folder: Path, origin: Origin, part: Part, shared: dict[str, Stor
     arrays |= {f"{HALO_EDGE}{name}": array for name, array in part.halo_edge_arrays.items()}
     manifest = Manifest(
         source=origin.source,
-        cut=origin.cut,
+        cut=origin.cut_hash,
         partitioner=origin.partitioner,
         num_parts=part.num_parts,
         index=part.index,
@@ -313,14 +313,14 @@ def write_nodes(
         }
         inputs = {name: one.sha256 for name, one in files.items() if name.startswith("features")}
         nodes = Nodes(
-            cut=origin.cut,
+            cut=origin.cut_hash,
             num_classes=graph.num_classes,
             num_features=graph.num_features,
             split_sizes=graph.split_sizes,
-            inputs_sha256=_hash_values({"edges": origin.edges, **inputs}),
+            inputs_sha256=_hash_values({"edges": origin.edges_hash, **inputs}),
             files=files,
         )
-        path = nodes_file(folder, origin.data)
+        path = nodes_file(folder, origin.data_hash)
         with folder_beside(path) as aside:
             _write(aside / path.name, asdict(nodes))
             (aside / path.name).replace(path)
@@ -376,7 +376,7 @@ def _file_of(array: NDArray[Any]) -> Path | None:
     return path if is_whole and path.stat().st_size == end else None
 
 
-def load_part(partition: Partition, index: int, num_parts: int) -> Part:
+def read_part(partition: Partition, index: int, num_parts: int) -> Part:
     """Return one part; the arguments are those of `PartReader.open`.
 
     Raises:

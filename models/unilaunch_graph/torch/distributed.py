@@ -26,7 +26,7 @@ from unilaunch_graph.torch.part import GraphPart, is_of_another_part, is_of_part
 from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts, with_dropouts
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
-from unilaunch_graph.torch.reversal import turning
+from unilaunch_graph.torch.reversal import with_reversal
 from unilaunch_graph.torch.running import ON_BLOCK, RUNNING, current, is_eager, on_part, running_on
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
 from unilaunch_graph.torch.sums import is_written_to_sum, makes_no_messages, source_rows, sum_of
@@ -68,7 +68,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
     in_layers = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
-    modules = [(name, one) for name, one in model.named_modules() if not _is_on(part, one)]
+    modules = [(name, one) for name, one in model.named_modules() if not _is_distributed_on(part, one)]
     clear_caches(model)
     checked = Check(model, part) if check else None
     model.to(part.device)
@@ -102,7 +102,7 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _exchange_sources(module, name, part, may_sum=not attends)
         if attends:
             _bind(module, "forward", attending(module, part), part)
-        _bind(module, "forward", turning(module.forward.__func__, part), part)
+        _bind(module, "forward", with_reversal(module.forward.__func__, part), part)
         if attends or sums:  # a compiler would see PyG's messages, and what takes their place is quicker
             uncompiled: Any = torch.compiler.disable
             _bind(module, "forward", uncompiled(module.forward.__func__), part)
@@ -136,7 +136,7 @@ def _is_of_torch(method: FunctionType) -> bool:
     return str(method.__module__).split(".")[0] == "torch"
 
 
-def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
+def _is_distributed_on(part: GraphPart, module: torch.nn.Module) -> bool:
     """Return whether a module is distributed on *part* already: two models may share it.
 
     Raises:

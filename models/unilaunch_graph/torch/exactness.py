@@ -366,7 +366,7 @@ class ModelSimulation(Simulation):
         num_rows = len(given.rows)
         return Run(given.ids, [*map(_array, outputs)], found[:num_rows], found[num_rows:], seen)
 
-    def _copy(self, given: "OnPart", *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    def _copy(self, given: "GivenOnPart", *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
         """Return the model with changed weights, and these. What it holds of the real part becomes the small one's."""
         if not isinstance(self.plain, torch.nn.Module):
             return self.plain, []
@@ -443,11 +443,11 @@ class _SimulatedPart(GraphPart):
         return np.concatenate(arrived), [len(rows) for rows in arrived]
 
     @override
-    def _turned_exchanges(self, turned: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
+    def _reversed_exchanges(self, there: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
         journal: Journal = self.exchange.operator.journal  # type: ignore[attr-defined]
         num_edges = sum(one.num_edges for one in self.ranks.parts)  # type: ignore[attr-defined]
-        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), turned.ids, num_edges)
-        return _halo_exchange(turned.part, journal), _OnArrays(edges)
+        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), there.ids, num_edges)
+        return _halo_exchange(there.part, journal), _OnArrays(edges)
 
     def _rows(self, kind: str, needed: Array) -> OnHost:
         return _OnArrays(replace(self.exchange.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
@@ -614,7 +614,7 @@ class _Stand(NamedTuple):
     layout: torch.layout = torch.strided
 
 
-class OnPart(NamedTuple):
+class GivenOnPart(NamedTuple):
     """What a model is given on one part of the small graph.
 
     Attributes:
@@ -663,7 +663,7 @@ class Inputs:
             name: self._rows(rows, "nodes" if name in NODE_FIELDS else "edges") for name, rows in known.items()
         }
 
-    def on(self, part: GraphPart, dtype: torch.dtype) -> OnPart:
+    def on(self, part: GraphPart, dtype: torch.dtype) -> GivenOnPart:
         """Return what the model is given on a part of the small graph.
 
         Args:
@@ -685,7 +685,7 @@ class Inputs:
         memo = {id(real): small for real, small in pairs if isinstance(real, torch.Tensor | Ranks)}
         memo |= {id(self.real): part} | {id(one): rows for (one, _), (rows, _) in zip(self.stands, stood, strict=True)}
         given = pytree.tree_map(lambda leaf: self._renumbered(leaf, part), self.given)
-        return OnPart(part, given, memo, rows, RowIds(part.owned.numpy(), nodes, edges, masked))
+        return GivenOnPart(part, given, memo, rows, RowIds(part.owned.numpy(), nodes, edges, masked))
 
     def _lengths(self, tensors: Sequence[torch.Tensor]) -> dict[int, tuple[str, torch.Tensor | None]]:
         """Return what rows of each number are of."""
