@@ -23,7 +23,7 @@ from unilaunch_graph.torch.exactness import DISTRIBUTED, MAIN, Check, Entry, cle
 from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, install, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part, is_of_part
-from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts, with_dropouts
+from unilaunch_graph.torch.portable_dropout import edges_of_layer, give_dropouts, with_dropouts
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
 from unilaunch_graph.torch.reversal import with_reversal
@@ -62,6 +62,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     Raises:
         SpecError: A module cannot be exact on a part; the message names each such module, and why.
     """
+    given, model = model, getattr(model, "_orig_mod", model)  # of torch.compile
     if refusals := list(find_refusals(model)):
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
     if hasattr(model, DISTRIBUTED):
@@ -73,12 +74,12 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     checked = Check(model, part) if check else None
     model.to(part.device)
     install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
-    # What is bound last runs first: the watch, the dropouts, the part for PyG's functions, then the user's forward.
+    # What is bound last runs first: the watch, the dropouts, the part for PyG's functions; then as in _distribute_one.
     for name, module in modules:
         _distribute_one(module, name or "the model", part)
         if module not in in_layers:  # it is called by its layer
             _enter_part(module, part)
-    follow_dropouts(model, part)
+    give_dropouts(model, part)
     for name, module in modules:
         if module not in in_layers:
             _watch(module, name, part, checked)
@@ -86,7 +87,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
         setattr(model, Check.ATTRIBUTE, checked)
     setattr(model, DISTRIBUTED, id(part.exchange))
     broadcast_first_state(model, part)
-    return model
+    return given
 
 
 def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
@@ -274,7 +275,7 @@ def _watched(
 
     It refuses the edges of another part, and says what an index's error may be.
     """
-    inner = method if entry.path in {"", "_orig_mod"} else with_dropouts(method, is_forward=False)
+    inner = with_dropouts(method, is_forward=entry == MAIN)
 
     @wraps(method)
     def call(self: torch.nn.Module, *args: Any, **options: Any) -> Any:

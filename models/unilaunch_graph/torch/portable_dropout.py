@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
-from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
-from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -229,23 +227,16 @@ class Dropouts(TorchFunctionMode):
             _logger.warning(sentence)
 
 
-def follow_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
-    """Let the dropouts of *model* drop the same for any number of ranks. All ranks must call this.
+def give_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
+    """Give *model* its `Dropouts`, which `with_dropouts` takes. All ranks must call this.
 
     Its seed is the next number of torch's generator, of rank 0; each rank draws one, so the generators stay alike.
     """
-    model = getattr(model, "_orig_mod", model)  # compiled before `distribute`
     seed = torch.randint(2**62, ()).to(part.device)
     part.ranks.broadcast(seed)
     dropouts = Dropouts(part, type(model).__name__, int(seed))
     for module in model.modules():
         setattr(module, Dropouts.ATTRIBUTE, dropouts)
-    own = set() if isinstance(model, MessagePassing) else set(dir(type(model))) - set(dir(torch.nn.Module))
-    for name in ("forward", *sorted(own)):
-        if name in vars(model) or isinstance(inspect.getattr_static(model, name), FunctionType):
-            method = getattr(model, name)
-            if isinstance(method, MethodType) and method.__self__ is model:
-                setattr(model, name, MethodType(with_dropouts(method.__func__, is_forward=name == "forward"), model))
     _follow_checkpoints()
 
 
