@@ -48,8 +48,10 @@ def test_a_part_without_edges_is_exact(case: Case) -> None:
 @each_part(1)
 def test_a_convolution_is_refused_by_its_numbers(part: GraphPart, name: str) -> None:
     """On one rank, where it is exact, `distribute` gives a warning."""
+    case = BY_NUMBERS[name]
+    layer = case.make()
     with pytest.raises(SpecError, match=f"{name} is not exact on parts of a graph"):
-        ug.check(BY_NUMBERS[name](), part, part.x, part.edge_index)
+        case.call(lambda *given: ug.check(layer, part, *given), part.x, part)
 
 
 def test_the_table_in_the_docs_names_every_class_that_is_not_exact() -> None:
