@@ -26,20 +26,13 @@ from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.running import ON_BLOCK, RUNNING, current, running_on
 
-#: Functions that drop single elements, or whole channels: all elements of a row's column.
-_ELEMENTS = frozenset({functional.dropout, functional.alpha_dropout, torch.dropout, torch.alpha_dropout})
-_CHANNELS = frozenset({
-    functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.feature_alpha_dropout,
-    torch.feature_dropout, torch.feature_alpha_dropout,
+#: Functions that drop single elements; others drop channels, or keep mean and variance.
+_ELEMENTS = frozenset({functional.dropout, torch.dropout})
+_OTHERS = frozenset({
+    functional.alpha_dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d,
+    functional.feature_alpha_dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
 })  # fmt: skip
-DROPOUTS = _ELEMENTS | _CHANNELS
-_ALPHA = frozenset({
-    functional.alpha_dropout, functional.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
-})  # fmt: skip
-#: Axes of the rows that these take as a batch; rows with one axis less are one sample, whose first axis are channels.
-_BATCHED = {functional.dropout1d: 3, functional.dropout3d: 5, functional.feature_alpha_dropout: 5}
-#: What SELU of minus infinity is, negated (Klambauer et al., NeurIPS 2017).
-_SATURATION = 1.7580993408473766
+DROPOUTS = _ELEMENTS | _OTHERS
 #: Functions with a dropout of their own.
 _RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 #: Lists of edges of other lengths that are remembered.
@@ -96,7 +89,7 @@ class Dropouts(TorchFunctionMode):
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        if func in _ELEMENTS or func in _CHANNELS:
+        if func in _ELEMENTS:
             return self._drop(func, args, options)
         if func in _NATIVE:
             self._look_at(func, args, options)
@@ -132,32 +125,22 @@ class Dropouts(TorchFunctionMode):
         if not is_on or not 0 < p <= 1 or not is_usual:
             result: torch.Tensor = func(*args, **options)  # nothing is drawn, or torch says what is wrong
             return result
-        num_axes = rows.dim()
-        if func in _CHANNELS:
-            num_axes = 2 - (rows.dim() < _BATCHED.get(func, 0))
-        shape = (*rows.shape[:num_axes], *(1 for _ in rows.shape[num_axes:]))
-        factor, shift = self._mask(rows, shape, p), None
-        if func in _ALPHA and p < 1:
-            factor, shift = _alpha(factor, p)
-        dropped = rows.mul_(factor.to(rows.dtype)) if inplace else rows * factor.to(rows.dtype)
-        if shift is None:
-            return dropped
-        return dropped.add_(shift.to(rows.dtype)) if inplace else dropped + shift.to(rows.dtype)
+        mask = self._mask(rows, p).to(rows.dtype)
+        return rows.mul_(mask) if inplace else rows * mask
 
-    def _mask(self, rows: torch.Tensor, shape: tuple[int, ...], p: float) -> torch.Tensor:
+    def _mask(self, rows: torch.Tensor, p: float) -> torch.Tensor:
         """Return 0 where an element is dropped, and 1 / (1 - p) where it is kept, in float32 or float64."""
         keys, kind = self.draw(), torch.float64 if rows.dtype == torch.float64 else torch.float32
         if p == 1:
-            return torch.zeros(shape, dtype=kind, device=rows.device)
-        axis, ids = self._rows_of(rows, shape or (1,))
-        length, *others = shape or (1,)
-        if axis:
-            length, others = shape[axis], [*shape[:axis], *shape[axis + 1 :]]
-        mask: torch.Tensor = mask_of_ids(ids, (length, *others), keys, p, kind)
-        return mask.to(rows.device).movedim(0, axis).reshape(shape)
+            return torch.zeros(rows.shape, dtype=kind, device=rows.device)
+        axis, ids = self._rows_of(rows)
+        first, *others = rows.movedim(axis, 0).shape if rows.dim() else (1,)
+        mask: torch.Tensor = mask_of_ids(ids, (first, *others), keys, p, kind)
+        return mask.to(rows.device).movedim(0, axis).reshape(rows.shape)
 
-    def _rows_of(self, rows: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, Ids]:
+    def _rows_of(self, rows: torch.Tensor) -> tuple[int, Ids]:
         """Return the axis of the rows, and what each row is of."""
+        shape = rows.shape or (1,)
         if isinstance(rows, torch.nn.Parameter) or isinstance(rows._base, torch.nn.Parameter):  # noqa: SLF001
             return 0, (torch.arange(shape[0], device=self.part.device),)  # the same on every rank
         layer = _EDGES.get()
@@ -380,18 +363,16 @@ def _follow_checkpoints() -> None:
     checkpoint._checkpoint_without_reentrant_generator = without_reentrant  # noqa: SLF001
 
 
-def _alpha(mask: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what alpha dropout multiplies by and adds: what is dropped saturates, mean and variance stay."""
-    is_kept = (mask != 0).to(mask.dtype)
-    scale = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
-    return is_kept * scale, (is_kept - 1 + p) * _SATURATION * scale
-
-
 def _given(
     input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None  # noqa: A002, FBT001, FBT002
 ) -> tuple[torch.Tensor, float, bool, bool]:  # fmt: skip
     """Return the arguments of a dropout: torch's own functions call one of them *train*."""
     return input, p, training if train is None else train, inplace
+
+
+def _of_others(args: Any, options: Mapping[str, Any]) -> str:
+    _, p, is_on, _ = _given(*args, **options)
+    return "alpha dropout, or of whole channels," if p and is_on else ""
 
 
 def _of_recurrent(args: Any, _: Mapping[str, Any]) -> str:
@@ -411,6 +392,7 @@ def _of_products(args: Any, options: Mapping[str, Any]) -> str:
 
 #: Functions with a dropout of their own, and what tells its name if it drops.
 _NATIVE: Mapping[Any, Callable[[Any, Mapping[str, Any]], str]] = {
+    **dict.fromkeys(_OTHERS, _of_others),
     **dict.fromkeys(_RECURRENT, _of_recurrent),
     functional.multi_head_attention_forward: _of_attention,
     functional.scaled_dot_product_attention: _of_products,
