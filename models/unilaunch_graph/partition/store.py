@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -480,19 +480,18 @@ class PartReader:
         order = np.argsort(owned)
         ascending = owned[order]
         for name, one in files.items():
-            checks = Path(one.path) in self._checked
-            whole = _map_rows(one, None if name in SPARSE else self._manifest.num_nodes, checks=checks)
             if name in SPARSE:
-                self._rows[name] = whole
-            else:
-                self._rows[name] = _room((len(owned), *whole.shape[1:]), whole.dtype)
-            for begin, end in pairwise(np.linspace(0, len(whole), _steps(one) + 1).astype(int).tolist()):
-                if name not in SPARSE:
-                    for block, rows in _blocks(one, whole, (begin, end)):
-                        first, last = np.searchsorted(ascending, (rows.start, rows.stop))
-                        self._rows[name][order[first:last]] = block[ascending[first:last] - rows.start]
-                if {*SPARSE} <= self._rows.keys() and "features" not in self._rows:
-                    self._rows["features"] = self._sparse_features(order, checks=checks)
+                continue
+            whole = _map_rows(one, self._manifest.num_nodes, checks=Path(one.path) in self._checked)
+            self._rows[name] = _room((len(owned), *whole.shape[1:]), whole.dtype)
+            for span in pairwise(np.linspace(0, len(whole), _steps(one) + 1).astype(int).tolist()):
+                for block, rows in _blocks(one, whole, span):
+                    first, last = np.searchsorted(ascending, (rows.start, rows.stop))
+                    self._rows[name][order[first:last]] = block[ascending[first:last] - rows.start]
+                yield
+        if sparse := [files[name] for name in SPARSE if name in files]:
+            self._rows["features"] = self._sparse_features(sparse, order)
+            for _ in range(sum(map(_steps, sparse))):
                 yield
         self._refuse_changed()
 
@@ -502,15 +501,16 @@ class PartReader:
             if stamp(path) != before and (path not in hashes or read_hash(path) != hashes[path]):
                 raise InputError(f"{path}: was changed while it was read: start again")
 
-    def _sparse_features(self, order: NDArray[np.int64], *, checks: bool) -> sp.csr_array:
-        indptr, indices, data = (self._rows[name] for name in SPARSE)
+    def _sparse_features(self, files: Sequence[Stored], order: NDArray[np.int64]) -> sp.csr_array:
+        checks = Path(files[0].path) in self._checked
+        indptr, indices, data = (_map_rows(one, None, checks=checks) for one in files)
         shape = (self._manifest.num_nodes, self._nodes.num_features)
         try:
             if checks:
                 check_csr(indptr, indices, shape, prefix="features_")
                 _check_length({SPARSE[2]: data}, SPARSE[2], len(indices))
         except ValueError as error:
-            raise InputError(f"{self._nodes.files[SPARSE[1]].path}: {error}: {_REMEDY}") from None
+            raise InputError(f"{files[1].path}: {error}: {_REMEDY}") from None
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         rows = csr_matrix(data, indices, indptr, shape[1])[self._edges["owned"][order]][back]
