@@ -75,7 +75,7 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
             _watch(module, name, part, checked)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
-    setattr(model, DISTRIBUTED, id(part.exchange))
+    setattr(model, DISTRIBUTED, id(part.halo_operator))
     broadcast_first_state(model, part)
     return given
 
@@ -140,7 +140,7 @@ def _is_distributed_on(part: GraphPart, module: torch.nn.Module) -> bool:
         SpecError: It is distributed on another part.
     """
     mark = getattr(module, DISTRIBUTED, None)
-    if mark not in {None, id(part.exchange)}:
+    if mark not in {None, id(part.halo_operator)}:
         raise SpecError(
             f"ug.torch.distribute: {type(module).__name__} is distributed on another part: make a model for each part, "
             "and load one's state into the other"
@@ -278,4 +278,4 @@ def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..
 def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any], part: GraphPart) -> None:
     """Set a method on *module*; a deep copy of the module gets the method bound to the copy."""
     setattr(module, name, MethodType(function, module))
-    setattr(module, DISTRIBUTED, id(part.exchange))
+    setattr(module, DISTRIBUTED, id(part.halo_operator))

@@ -310,7 +310,7 @@ class ModelSimulation(Simulation):
         self.weights = _perturbed(parameters)
         self.large = {id(one): one for one in held if prod(one.shape) >= _LARGE}
         self.inputs = Inputs(real, given, [one for one in held if isinstance(one, torch.Tensor)], parameters)
-        self.watch, self.dtype = _Watch(), torch.float64
+        self.watch, self.dtype = _FunctionsSeen(), torch.float64
         self.records_steps = False
         super().__init__(self.inputs.small)
 
@@ -423,7 +423,7 @@ class _Ranks(Ranks):
 
 
 class _SimulatedPart(GraphPart):
-    """A part whose rows come from a journal. Its `exchange` is a `JournalRows` on tensors."""
+    """A part whose rows come from a journal. Its `halo_operator` is a `JournalRows` on tensors."""
 
     @override
     def fetched(self, rows: torch.Tensor, nodes: Any) -> torch.Tensor:
@@ -444,13 +444,13 @@ class _SimulatedPart(GraphPart):
 
     @override
     def _reversed_exchanges(self, there: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
-        journal: Journal = self.exchange.operator.journal  # type: ignore[attr-defined]
+        journal: Journal = self.halo_operator.operator.journal  # type: ignore[attr-defined]
         num_edges = sum(one.num_edges for one in self.ranks.parts)  # type: ignore[attr-defined]
         edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), there.ids, num_edges)
         return _halo_exchange(there.part, journal), _OnArrays(edges)
 
     def _rows(self, kind: str, needed: Array) -> OnHost:
-        return _OnArrays(replace(self.exchange.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
+        return _OnArrays(replace(self.halo_operator.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
 
 
 class _OnArrays(OnHost):
@@ -472,7 +472,7 @@ def _make_part(arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart
     part = make_part(arrays, ranks)
     if journal is None:
         return part
-    changed = {"exchange": _halo_exchange(arrays, journal)}
+    changed = {"halo_operator": _halo_exchange(arrays, journal)}
     return _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)} | changed)
 
 
@@ -480,7 +480,7 @@ def _halo_exchange(part: Part, journal: Journal) -> _OnArrays:
     return _OnArrays(JournalRows("a halo exchange", journal, part.owned, np.concatenate([part.owned, part.halo])))
 
 
-class _Watch(TorchFunctionMode):
+class _FunctionsSeen(TorchFunctionMode):
     """Sees all functions of torch in a run. Dropout drops nothing: it drops each element for itself, in parts too.
 
     Attributes:

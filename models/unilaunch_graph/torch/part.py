@@ -80,7 +80,7 @@ class Reversal:
 class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
 
-    exchange: TensorHalo = field(repr=False)
+    halo_operator: TensorHalo = field(repr=False)
     #: Whether the edges of every rank differ from their flip.
     all_tell: bool = field(repr=False)
     #: The halo of *x* and the normalisations of the edges, which seldom change.
@@ -145,7 +145,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
                 edge_index = torch.from_numpy(there.ends).to(self.device)
             fields = {
                 "edge_index": edge_index, "num_halo": there.part.num_halo, "arrays": there.part,
-                "exchange": exchange, "cache": {}, "reversals": [],
+                "halo_operator": exchange, "cache": {}, "reversals": [],
                 "all_tell": not self.ranks.any(is_here=not tells_flip(edge_index)),
                 "edge_weight": None, "edge_attr": None, "edge_type": None, "edge_arrays": {},
             }  # fmt: skip
@@ -183,12 +183,12 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         if self.world_size == 1:
             return rows
         if rows is self.x and not rows.requires_grad:
-            return self.cached("x", (rows,), lambda: (self.exchange.matmat(rows),))[0]
-        return apply(self.exchange, rows)
+            return self.cached("x", (rows,), lambda: (self.halo_operator.matmat(rows),))[0]
+        return apply(self.halo_operator, rows)
 
     @override
     def halo_summed(self, rows: torch.Tensor) -> torch.Tensor:
-        return apply(Transposed(self.exchange), rows)
+        return apply(Transposed(self.halo_operator), rows)
 
     @override
     def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
@@ -289,7 +289,7 @@ def make_part(
         ),
         owned=tensor(part.owned),
         arrays=without_rows(part),
-        exchange=TensorHalo.of(part, ranks),
+        halo_operator=TensorHalo.of(part, ranks),
         all_tell=not cannot_tell,
     )
     _EDGES_IN_USE[id(made.edge_index)] = made.edge_index

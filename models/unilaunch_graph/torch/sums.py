@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
 from unilaunch_graph.operators.halo_edges import Neighbours
-from unilaunch_graph.torch.layers import TORCH, made_of
+from unilaunch_graph.torch.layers import OPERATIONS, made_of
 from unilaunch_graph.torch.part import GraphPart, is_same, version_of
 from unilaunch_graph.torch.running import is_eager
 
@@ -107,7 +107,7 @@ def sum_of(layer: MessagePassing, messages: Any, index: Any) -> torch.Tensor | N
     given = rows if messages.has_gradient else rows.detach()
     matrix = given.movedim(axis, 0).flatten(1)  # a node's columns of all samples side by side
     is_mean = _AGGREGATIONS[type(layer.aggr_module)]
-    sums = TORCH.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
+    sums = OPERATIONS.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
     shape = rows.movedim(axis, 0).shape[1:]
     return sums if rows.dim() == 2 else sums.reshape(len(sums), *shape).movedim(0, axis)  # noqa: PLR2004
 
@@ -376,7 +376,7 @@ def _keep(edges: torch.Tensor, kept: "deque[tuple[torch.Tensor, Any]]") -> torch
 def _operator(chosen: ChosenEdges, factor: _Factor | None, rows: torch.Tensor, *, is_mean: bool) -> Neighbours:
     """Return the sum or mean over edges, made once for each tensor of weights."""
     made: dict[Any, Any] = chosen.made
-    key, dtype = (is_mean, rows.dtype), TORCH.dtype(rows)
+    key, dtype = (is_mean, rows.dtype), OPERATIONS.dtype(rows)
     if factor is not None:
         every = chosen.made.setdefault("weights", WeakIdKeyDictionary())
         owner = factor.owner
@@ -386,7 +386,7 @@ def _operator(chosen: ChosenEdges, factor: _Factor | None, rows: torch.Tensor, *
         if factor is not None:
             values = factor.values.to(rows.dtype).numpy().reshape(-1)
             values = values if chosen.places is None else values[chosen.places]
-        made[key] = Neighbours(chosen.edges, dtype, TORCH.pool(), values, mean=is_mean)
+        made[key] = Neighbours(chosen.edges, dtype, OPERATIONS.pool(), values, mean=is_mean)
     operator: Neighbours = made[key]
     return operator
 
