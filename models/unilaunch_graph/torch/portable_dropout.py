@@ -52,14 +52,12 @@ class _Place(NamedTuple):
     """Where a model is in its sequence of masks.
 
     Attributes:
-        forward: Number of the forward.
-        dropout: Number of masks that it has drawn.
-        is_counted: Whether the running forward has its number: one in evaluation mode gets it with its first mask.
+        forward: Number of forwards that have drawn a mask.
+        dropout: Number of masks that the running one has drawn.
     """
 
     forward: int = 0
     dropout: int = 0
-    is_counted: bool = False
 
 
 class Dropouts(TorchFunctionMode):
@@ -96,11 +94,11 @@ class Dropouts(TorchFunctionMode):
         return func(*args, **options)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def begin(self, *, is_counted: bool) -> None:
+    def begin(self) -> None:
         """Start a forward, or another method of the model."""
         self.outer.append(_DROPPING.get())
         _DROPPING.set(self)
-        self._move(_Place(self.place.forward + is_counted, 0, is_counted))
+        self._move(_Place(self.place.forward))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def end(self) -> None:
@@ -109,8 +107,8 @@ class Dropouts(TorchFunctionMode):
 
     def draw(self) -> tuple[int, int]:
         """Return the keys of the next mask."""
-        forward, dropout, is_counted = self.place
-        self._move(_Place(forward, dropout + 1, is_counted=True) if is_counted else _Place(forward + 1, 1, True))
+        forward, dropout = self.place
+        self._move(_Place(forward + (dropout == 0), dropout + 1))
         return stream_keys(self.seed, self.place.forward, self.place.dropout)
 
     def _move(self, place: _Place) -> None:
@@ -223,15 +221,15 @@ def give_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
     _follow_checkpoints()
 
 
-def with_dropouts(method: Callable[..., Any], *, is_forward: bool) -> Callable[..., Any]:
-    """Return a method with the dropouts of its model; outermost of the model's methods, it may be a forward."""
+def with_dropouts(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that, outermost of its model's, draws the masks of a forward."""
 
     @wraps(method)
     def run(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
         dropouts: Dropouts = getattr(self, Dropouts.ATTRIBUTE)
         if _DROPPING.get() is dropouts or ON_BLOCK.get() or SIMULATED.get():
             return method(self, *args, **options)
-        dropouts.begin(is_counted=is_forward and self.training)
+        dropouts.begin()
         try:
             with dropouts:
                 return method(self, *args, **options)
@@ -272,8 +270,8 @@ def dropout_state(model: torch.nn.Module, state: Mapping[str, int] | None = None
         state: What this has returned; None changes nothing.
 
     Returns:
-        "seed", which rank 0 has drawn in `distribute`, and "forward", the number of forwards so far: those in training
-        mode, and those in evaluation mode that have dropped elements.
+        "seed", which rank 0 has drawn in `distribute`, and "forward", the number of forwards so far that have dropped
+        elements.
 
     Raises:
         SpecError: The model is not distributed, or *state* is none.

@@ -37,7 +37,7 @@ def watched(
 
     It refuses the edges of another part, and says what an index's error may be.
     """
-    inner = with_dropouts(method, is_forward=entry == MAIN)
+    inner = with_dropouts(method)
 
     @wraps(method)
     def call(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
