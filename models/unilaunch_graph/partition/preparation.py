@@ -25,9 +25,10 @@ from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
+from unilaunch_graph.data.dataset import Dataset
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
+from unilaunch_graph.data.sources import data_folder, open_dataset
 from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Adjacency, Part
 from unilaunch_graph.partition.partitioners import PATIENCE, Assignment, assign, load_partitioner
