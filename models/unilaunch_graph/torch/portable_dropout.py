@@ -23,8 +23,10 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
+from unilaunch_graph.torch.layers import made_of
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.running import ON_BLOCK, RUNNING, current, running_on
+from unilaunch_graph.torch.sums import kept_edges, known_edges
 
 #: Functions that drop single elements; others drop channels, or keep mean and variance.
 _ELEMENTS = frozenset({functional.dropout, torch.dropout})
@@ -35,8 +37,6 @@ _OTHERS = frozenset({
 DROPOUTS = _ELEMENTS | _OTHERS
 #: Functions with a dropout of their own.
 _RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
-#: Lists of edges of other lengths that are remembered.
-_MOST_LISTS = 4
 _OF_EACH_RANK = "each rank drops elements of its own, so the curve depends on the number of ranks"
 
 _logger = logging.getLogger("unilaunch_graph")
@@ -76,7 +76,6 @@ class Dropouts(TorchFunctionMode):
         self.part, self.name, self.seed, self.place = part, name, seed, _Place()
         self.outer: list[Dropouts | None] = []
         self.told: set[str] = set()
-        self.lists: dict[tuple[int, int], tuple[torch.Tensor, Ids]] = {}
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Return the dropouts of a copy of the model, at the same place."""
@@ -142,7 +141,7 @@ class Dropouts(TorchFunctionMode):
         if isinstance(rows, torch.nn.Parameter) or isinstance(rows._base, torch.nn.Parameter):  # noqa: SLF001
             return 0, (torch.arange(shape[0], device=self.part.device),)  # the same on every rank
         layer = _EDGES.get()
-        lists = self._known_edges() if layer is None else [layer]
+        lists = known_edges(current(self.part)) if layer is None else [layer]
         for axis in range(max(1, len(shape) - 1)):
             edges = next((one for one in lists if one.shape[1] == shape[axis]), None)
             nodes = self._nodes(shape[axis])
@@ -169,28 +168,15 @@ class Dropouts(TorchFunctionMode):
             return part.owned
         return _nodes_with_halo(part) if length == part.num_owned + part.num_halo else None
 
-    def _known_edges(self) -> list[torch.Tensor]:
-        """Return the part's edges, and those with the loops of a normalisation, whose weights are dropped (APPNP)."""
-        part = current(self.part)
-        made = (tensor for entry in part.cache.values() for tensor in entry.outputs)
-        return [part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
-
     def _ends(self, edges: torch.Tensor) -> Ids:
         """Return both ends of each edge as global ids, and how many of the same ends stand before it."""
         part = current(self.part)
-        key = id(part.edge_index), edges.shape[1]
-        known = self.lists.get(key)
-        if (
-            known is not None and edges.device.type == "cpu" and torch.equal(known[0], edges)
-        ):  # a GPU would be waited for
-            return known[1]
-        sources, targets = _nodes_with_halo(part)[edges]
-        ids = sources, targets, _repeats(edges, part.num_owned + part.num_halo)
-        if len(self.lists) >= _MOST_LISTS:
-            self.lists.clear()
-        if edges.device.type == "cpu":
-            self.lists[key] = edges.clone(), ids
-        return ids
+        made = made_of(kept_edges(edges, part)) if edges.device.type == "cpu" else {}  # a GPU would be waited for
+        if "ends" not in made:
+            sources, targets = _nodes_with_halo(part)[edges]
+            made["ends"] = sources, targets, _repeats(edges, part.num_owned + part.num_halo)
+        ends: Ids = made["ends"]
+        return ends
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _look_at(self, func: Any, args: Any, options: Mapping[str, Any]) -> None:

@@ -351,11 +351,7 @@ def _edge_rows(source: _Source, factor: _Factor | None, parent: EdgeRows | None)
 
 def _order(edges: torch.Tensor, part: GraphPart) -> ChosenEdges:
     """Return the edges by target; made once for the part's, for a normalisation's of it, and for equal ones."""
-    sizes = (part.num_owned, part.num_owned + part.num_halo)
-    of_part = [part.edge_index, *(tensor for entry in part.cache.values() for tensor in entry.outputs)]
-    known = next((tensor for tensor in of_part if is_same(edges, tensor)), None)
-    if known is None:
-        known = _keep(edges, made_of(part.edge_index).setdefault("others", deque(maxlen=_KEPT)))
+    sizes, known = (part.num_owned, part.num_owned + part.num_halo), kept_edges(edges, part)
     made = made_of(known)
     if sizes not in made:
         made[sizes] = order_edges(known.numpy(), *sizes)
@@ -363,8 +359,18 @@ def _order(edges: torch.Tensor, part: GraphPart) -> ChosenEdges:
     return chosen
 
 
-def _keep(edges: torch.Tensor, kept: "deque[tuple[torch.Tensor, Any]]") -> torch.Tensor:
-    """Return a tensor of equal edges that was kept, or keep these."""
+def known_edges(part: GraphPart) -> list[torch.Tensor]:
+    """Return the part's edges, and those with the loops of a normalisation, which its cache has."""
+    made = (tensor for entry in part.cache.values() for tensor in entry.outputs)
+    return [part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
+
+
+def kept_edges(edges: torch.Tensor, part: GraphPart) -> torch.Tensor:
+    """Return a tensor of equal edges that stays: one that is known, or a copy. `made_of` it is found again."""
+    if (known := next((one for one in known_edges(part) if is_same(edges, one)), None)) is not None:
+        return known
+    kept: deque[tuple[torch.Tensor, Any]]
+    kept = made_of(part.edge_index).setdefault("others", deque(maxlen=_KEPT))
     for other, version in kept:
         if version == version_of(other) and other.shape == edges.shape and torch.equal(other, edges):
             return other
