@@ -8,7 +8,7 @@ in that forward, and of what each row is of: a node's global id, or the ids of b
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Any, ClassVar, NamedTuple, Self
@@ -40,12 +40,24 @@ _RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 _OF_EACH_RANK = "each rank drops elements of its own, so the curve depends on the number of ranks"
 
 _logger = logging.getLogger("unilaunch_graph")
-#: The dropouts of the model that runs.
-_DROPPING: ContextVar["Dropouts | None"] = ContextVar("_DROPPING", default=None)
-#: The edges of the layer that passes messages.
-_EDGES: ContextVar[torch.Tensor | None] = ContextVar("_EDGES", default=None)
-#: The checkpointed functions that run, the outermost first.
-_SEGMENTS: ContextVar[tuple["_Segment", ...]] = ContextVar("_SEGMENTS", default=())
+
+
+class _Now(NamedTuple):
+    """What runs now.
+
+    Attributes:
+        dropouts: The dropouts of the model.
+        edges: The edges of the layer that passes messages.
+        segments: The checkpointed functions, the outermost first.
+    """
+
+    dropouts: "Dropouts | None" = None
+    edges: torch.Tensor | None = None
+    segments: tuple["_Segment", ...] = ()
+
+
+_NOTHING = _Now()
+_NOW: ContextVar[_Now] = ContextVar("_NOW", default=_NOTHING)
 
 
 class _Place(NamedTuple):
@@ -74,7 +86,7 @@ class Dropouts(TorchFunctionMode):
     def __init__(self, part: GraphPart, name: str, seed: int) -> None:
         super().__init__()
         self.part, self.name, self.seed, self.place = part, name, seed, _Place()
-        self.outer: list[Dropouts | None] = []
+        self.outer: list[_Now] = []
         self.told: set[str] = set()
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -95,14 +107,14 @@ class Dropouts(TorchFunctionMode):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def begin(self) -> None:
         """Start a forward, or another method of the model."""
-        self.outer.append(_DROPPING.get())
-        _DROPPING.set(self)
+        self.outer.append(_NOW.get())
+        _NOW.set(self.outer[-1]._replace(dropouts=self))
         self._move(_Place(self.place.forward))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def end(self) -> None:
         """End what `begin` has started."""
-        _DROPPING.set(self.outer.pop())
+        _NOW.set(self.outer.pop())
 
     def draw(self) -> tuple[int, int]:
         """Return the keys of the next mask."""
@@ -111,7 +123,7 @@ class Dropouts(TorchFunctionMode):
         return stream_keys(self.seed, self.place.forward, self.place.dropout)
 
     def _move(self, place: _Place) -> None:
-        for segment in _SEGMENTS.get():
+        for segment in _NOW.get().segments:
             segment.starts.setdefault(self, self.place)
         self.place = place
 
@@ -140,7 +152,7 @@ class Dropouts(TorchFunctionMode):
         shape = rows.shape or (1,)
         if isinstance(rows, torch.nn.Parameter) or isinstance(rows._base, torch.nn.Parameter):  # noqa: SLF001
             return 0, (torch.arange(shape[0], device=self.part.device),)  # the same on every rank
-        layer = _EDGES.get()
+        layer = _NOW.get().edges
         lists = known_edges(current(self.part)) if layer is None else [layer]
         for axis in range(max(1, len(shape) - 1)):
             edges = next((one for one in lists if one.shape[1] == shape[axis]), None)
@@ -213,7 +225,7 @@ def with_dropouts(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def run(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
         dropouts: Dropouts = getattr(self, Dropouts.ATTRIBUTE)
-        if _DROPPING.get() is dropouts or ON_BLOCK.get() or SIMULATED.get():
+        if _NOW.get().dropouts is dropouts or ON_BLOCK.get() or SIMULATED.get():
             return method(self, *args, **options)
         dropouts.begin()
         try:
@@ -228,19 +240,19 @@ def with_dropouts(method: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def edges_of_layer(edge_index: torch.Tensor) -> Iterator[None]:
     """Say which edges a layer passes its messages along: inside, rows of that number are of these edges."""
-    token = _EDGES.set(edge_index)
+    token = _NOW.set(_NOW.get()._replace(edges=edge_index))
     try:
         yield
     finally:
-        _EDGES.reset(token)
+        _NOW.reset(token)
 
 
 def draw_seed() -> int:
     """Return the seed of a layer with a dropout of its own: the model's next mask, or a number of torch's generator."""
-    running = _DROPPING.get()
-    if running is None:
+    dropouts = _NOW.get().dropouts
+    if dropouts is None:
         return int(torch.randint(2**62, ()))
-    low, high = running.draw()
+    low, high = dropouts.draw()
     return (low | high << 32) >> 2
 
 
@@ -278,41 +290,35 @@ class _Segment:
     """A function under `torch.utils.checkpoint`: when it is called again in backward, it draws what it has drawn."""
 
     def __init__(self) -> None:
-        self.running, self.part, self.edges = _DROPPING.get(), RUNNING.part, _EDGES.get()
+        self.now, self.part = _NOW.get(), RUNNING.part
         self.starts: dict[Dropouts, _Place] = {}
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Note from which place each model draws first."""
-        token = _SEGMENTS.set((*_SEGMENTS.get(), self))
+        token = _NOW.set(self.now._replace(segments=(*self.now.segments, self)))
         try:
             yield
         finally:
-            _SEGMENTS.reset(token)
+            _NOW.reset(token)
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function as backward calls it."""
 
         def recompute(*args: Any, **options: Any) -> Any:
             places = {dropouts: dropouts.place for dropouts in self.starts}
-            tokens = _DROPPING.set(self.running), _SEGMENTS.set(()), _EDGES.set(self.edges)
+            token = _NOW.set(self.now._replace(segments=()))
             for dropouts, place in self.starts.items():
                 dropouts.place = place
             try:
-                with _mode_of(self.running), running_on(self.part):
+                with self.now.dropouts or nullcontext(), running_on(self.part):
                     return function(*args, **options)
             finally:
-                _DROPPING.reset(tokens[0])
-                _SEGMENTS.reset(tokens[1])
-                _EDGES.reset(tokens[2])
+                _NOW.reset(token)
                 for dropouts, place in places.items():
                     dropouts.place = place
 
         return recompute
-
-
-def _mode_of(dropouts: Dropouts | None) -> AbstractContextManager[Any]:
-    return nullcontext() if dropouts is None else dropouts
 
 
 @cache
