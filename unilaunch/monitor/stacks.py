@@ -39,13 +39,14 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
 def describe(stack: str, progress: Mapping[str, Any]) -> str:
     """Return the main thread's innermost frames: "reduce (mpi.py:152) < fit (train.py:9), in batch 3 of 9".
 
-    The program's innermost line follows where it is not among them: a user knows that one alone.
+    The program's innermost line and its outermost one follow where they are not among them: a user knows these alone.
     """
     frames = _main_thread(stack)
     places = [f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames]
-    own = (place for place, (file, _, _) in enumerate(frames) if file.endswith(".py") and not _LIBRARY.search(file))
-    last = next(own, 0)
-    text = " < ".join([*places[:_SHOWN], *["..."] * (last > _SHOWN), *places[max(last, _SHOWN) : last + 1]])
+    own = [at for at, (file, _, _) in enumerate(frames) if file.endswith(".py") and not _LIBRARY.search(file)]
+    shown = sorted({*range(len(places))[:_SHOWN], *own[:1], *own[-1:]})
+    gaps = ("... < " if at - 1 not in {-1, *shown} else "" for at in shown)
+    text = " < ".join(f"{gap}{places[at]}" for gap, at in zip(gaps, shown, strict=True))
     step = Step.from_facts(progress)
     doing = step.place if step else f"phase {progress.get('phase')!r}"
     where = text or stack.partition("\n")[0]

@@ -20,6 +20,8 @@ _MEAN = 1
 _LINEAR = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "MulBackward1"})
 #: What lies between the losses of nodes and their sum.
 _SUMS = _LINEAR | {"SumBackward0", "DivBackward0", "IndexBackward0", "SliceBackward0", "ViewBackward0"}
+#: In place of an infinite weight of a class: so it differs from finite ones, and not from itself.
+_INFINITE = 1e9
 #: The attribute of a gradient that is a sum over the ranks: how often it had been written to then.
 _SUMMED = "_unilaunch_summed"
 _logger = logging.getLogger("unilaunch_graph")
@@ -86,6 +88,7 @@ def _class_weight(node: Any) -> float | None:
                 weights.shape == of_classes or (weights is of_positive and weights.numel() == 1)
             ):
                 flat = weights.detach().double().flatten()
+                flat = flat.clamp(max=_INFINITE)  # 1 / 0 of a class that this rank has no node of
                 return float(flat @ torch.arange(1.0, 1 + len(flat), dtype=flat.dtype, device=flat.device))
     return None
 

@@ -54,8 +54,9 @@ def refuse_different_weights(model: torch.nn.Module, part: GraphPart) -> None:
     if places:
         raise SpecError(
             f"the weights of {type(model).__name__} differ between the ranks, first {[*named][places[0]]}: expected "
-            "ug.torch.sum_gradients(model) before each optimizer.step(), and the same first weights, loaded states, "
-            "learning rates and steps on every rank: decide by ug.torch.accuracy or mean, which are of the whole graph"
+            "ug.torch.sum_gradients(model) before each optimizer.step(), and the same first weights, loaded states "
+            "(ug.torch.barrier(part) before a file of rank 0 is read), learning rates and steps on every rank: decide "
+            "by ug.torch.accuracy or mean, which are of the whole graph"
         )
 
 
@@ -101,7 +102,7 @@ def tell_dropped_features(given: Iterable[Any], part: GraphPart) -> None:
         _logger.warning(
             "the model is called with a dropout (p = %.2g) of part.x, of which each rank draws a mask of its own: the "
             "loss depends on the number of ranks: expected the dropout in the model's forward, where "
-            "ug.torch.distribute makes its mask the same on any number of ranks",
+            "ug.torch.distribute makes its mask the same on any number of ranks, or ug.torch.dropout",
             probability,
         )
 

@@ -96,9 +96,9 @@ def _tell_rows_left(ranks: Ranks) -> None:
     has_failed = getattr(sys, "last_value", None) is not None
     if not has_failed and ranks.evaluated == ranks.collectives.calls.number:
         _logger.warning(
-            "the last rows that the model returned are those of each rank's own nodes, part.owned, and no call has put "
-            "them together: ug.torch.gather(out, part) gives rank 0 the rows of all nodes, in the user's order; "
-            "ug.torch.accuracy and ug.torch.mean are of the whole graph"
+            "the last rows that the model returned are those of each rank's own nodes, part.owned, and no call of "
+            "ug.torch has put them together since: ug.torch.gather(out, part) gives rank 0 the rows of all nodes, in "
+            "the graph's order; ug.torch.accuracy and ug.torch.mean are of the whole graph"
         )
 
 

@@ -86,10 +86,12 @@ LOSSES: dict[str, Loss] = {
 @pytest.mark.parametrize("name", LOSSES)
 @each_part(2, whole=WHOLE, owner=np.arange(60) // 45)
 def test_weights_of_the_classes_must_be_of_the_whole_graph(part: GraphPart, name: str) -> None:
-    """A rank's own counts are refused, the sums of all ranks' are not."""
+    """A rank's own counts are refused, also where it has no node of a class; the sums of all ranks' are not."""
     y = part.y[part.train_mask]
     counts = torch.bincount(y, minlength=3)
-    for weights, is_own in ((1 / (1.0 + ug.sum_ranks(counts, part)), False), (1 / (1.0 + counts), True)):
+    own = 1 / (1.0 + counts)
+    lacking = own.index_fill(0, torch.tensor(1), torch.inf if part.rank else 1.0)
+    for weights, is_own in ((1 / (1.0 + ug.sum_ranks(counts, part)), False), (own, True), (lacking, True)):
         out = part.x[part.train_mask, :3].clone().requires_grad_()
         losses = LOSSES[name](out, y, weights.double())
         if is_own:

@@ -9,7 +9,7 @@ from unilaunch.monitor.stacks import describe, without_launcher
 EPOCH_12 = Step("epoch", 12, 200).as_facts()
 
 
-def test_the_program_s_line_follows_those_of_libraries() -> None:
+def test_the_program_s_lines_follow_those_of_libraries() -> None:
     """Those of unilaunch, of installed packages and of Python; whatever the program's own folder is called."""
     frame = '  File "{}", line {} in {}\n'.format
     root = Path(unilaunch.__file__).parents[1]
@@ -21,9 +21,10 @@ def test_the_program_s_line_follows_those_of_libraries() -> None:
     calls = [frame(file, number, f"f{number}") for number, file in enumerate(libraries)]
     shown = "f0 (linear.py:0) < f1 (ranks.py:1) < f2 (linear.py:2) < f3 (cell.py:3)"
     for file in ("/home/me/unilaunch/train.py", f"{root}/examples/train.py", "train.py"):
-        program = frame(file, 9, "loss") + frame(file, 20, "<module>")
-        assert describe("".join(calls) + program, EPOCH_12) == f"{shown} < ... < loss (train.py:9), in epoch 12 of 200"
-        assert describe("".join(calls[:4]) + program, EPOCH_12) == f"{shown} < loss (train.py:9), in epoch 12 of 200"
+        program = frame(file, 9, "loss") + frame(file, 15, "step") + frame(file, 20, "<module>")
+        lines = "loss (train.py:9) < ... < <module> (train.py:20), in epoch 12 of 200"
+        assert describe("".join(calls) + program, EPOCH_12) == f"{shown} < ... < {lines}"
+        assert describe("".join(calls[:4]) + program, EPOCH_12) == f"{shown} < {lines}"
     assert describe("".join(calls), EPOCH_12) == f"{shown}, in epoch 12 of 200"
 
 
