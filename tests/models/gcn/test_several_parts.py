@@ -1,7 +1,7 @@
 """Several parts in one process: together they are the whole graph, and they move exactly their halo, or less."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -28,16 +28,17 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
+T = TypeVar("T")
+
 F64 = np.dtype(np.float64)
 
 
-@pytest.fixture(scope="module", params=["shared", "messages"], autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How rows come to their halo; in messages partial sums stand for some of them."""
+def _on_every_rank(way: str, size: int, work: Callable[[int, Collectives], T]) -> list[T]:
+    """Run *work* where rows come to their halo "shared", or in "messages": partial sums stand for some of them then."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "messages":
+        if way == "messages":
             patch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
-        yield request.param
+        return on_every_rank(size, work)
 
 
 def _are_bytes_of_rows(received: int, rows: int, way: str) -> bool:
@@ -52,7 +53,7 @@ def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
     return whole
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("way", "threads"), [("shared", 3), ("messages", 1)])
 @given(cut=cut_graphs(), width=st.integers(1, 4), dtype=st.sampled_from([np.float32, np.float64]))
 @settings(max_examples=60)
 def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, dtype: type) -> None:
@@ -70,7 +71,7 @@ def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, 
         received = meter.read()[1]
         return product, operator.rmatmat(np.asfortranarray(y[part.owned])), received
 
-    results = on_every_rank(num_parts, work)
+    results = _on_every_rank(way, num_parts, work)
     dense, limit = dense_a_hat(graph), 1e-12 if dtype is np.float64 else 1e-5
     np.testing.assert_allclose(_whole(parts, [product for product, _, _ in results]), dense @ x, rtol=0, atol=limit)
     np.testing.assert_allclose(_whole(parts, [back for _, back, _ in results]), dense.T @ y, rtol=0, atol=limit)
@@ -120,6 +121,7 @@ def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
     return Graph(plain.indptr, plain.indices, features, np.arange(40) % 3, plain.split, 3)
 
 
+@pytest.mark.parametrize("way", ["shared", "messages"])
 def test_sparse_features_are_aggregated_once_in_blocks_of_columns(way: str) -> None:
     """Also when their columns fill no whole number of blocks; the ranks exchange block by block."""
     graph = _problem_graph(sparse=True, num_features=600)
@@ -133,7 +135,7 @@ def test_sparse_features_are_aggregated_once_in_blocks_of_columns(way: str) -> N
         assert isinstance(features, sp.csr_array)
         return features, meter.read()[1]
 
-    results = on_every_rank(3, work)
+    results = _on_every_rank(way, 3, work)
     assert isinstance(graph.features, sp.csr_array)
     expected = dense_a_hat(graph) @ graph.features.toarray()
     whole = _whole(parts, [features.toarray() for features, _ in results])
@@ -150,7 +152,7 @@ OWNERS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("way", ["shared", "messages", "device"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "options",
@@ -162,14 +164,17 @@ OWNERS = {
     ],
     ids=["product first", "aggregated once", "aggregation first", "everything"],
 )
-def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str) -> None:  # noqa: FBT001
-    """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
+def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, way: str) -> None:  # noqa: FBT001
+    """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them.
+
+    On the host in either way, and on a device, which sends rows in messages of its own.
+    """
     graph = _problem_graph(sparse=sparse)
     spec = GcnSpec(**options)
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
 
     def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
-        if kind == "device":
+        if way == "device":
             return device_network(config, part, TorchDeviceTensors("cpu"), collectives, meter)
         return HostNetwork(training_problem(collectives, 1, config, part, meter), TorchTensors())
 
@@ -183,13 +188,13 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
             gradient = mine.gradient(3)
             whole = parts[rank].num_halo * 8 * sum(layer.exchanges * layer.width for layer in config.layers)
             received = meter.read()[1]
-            assert received == whole if kind == "device" else received <= whole
+            assert received == whole if way == "device" else received <= whole
             counts = mine.evaluate()
             collectives.all_reduce(gradient)
             collectives.all_reduce(counts)
             return np.asarray(mine.local(gradient)), np.asarray(mine.local(counts))
 
-        results = on_every_rank(len(parts), work)
+        results = _on_every_rank(way, len(parts), work)
         for gradient, counts in results[1:]:
             np.testing.assert_array_equal(gradient, results[0][0])
             np.testing.assert_array_equal(counts, results[0][1])

@@ -23,8 +23,7 @@ def _nodes(rank: int, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("size", "owner"), [(1, None), *OWNERS.values()], ids=["alone", *OWNERS])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])
-@pytest.mark.parametrize("shape", [(), (2, 3)])
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.bfloat16, (2, 3)), (torch.int64, ()), (torch.bool, (2, 3))])
 def test_rows_are_those_of_the_nodes(dtype: torch.dtype, shape: tuple[int, ...], size: int, owner: Any) -> None:
     """Of any shape, from any rank, the same node several times; a rank may ask for none."""
     rows = (torch.randn(40, *shape) * 9).to(dtype)

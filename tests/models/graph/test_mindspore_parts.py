@@ -192,55 +192,38 @@ def test_sums_of_bools_count() -> None:
 
 
 LATE = """
-import sys
 import mindspore as ms
 import unilaunch_graph as ug
+from mindspore.graph.api import _pynative_executor
 x = ms.ops.ones((3,), ms.float32) + 1
 part = ug.mindspore.load("graph.npz", data_dir=".")
-assert part.num_nodes == 9
-print("loaded")
 conv, targets = ug.mindspore.SAGEConv(2, 2), part.edge_index[1]
-operation = {
+operations = {
     "halo": lambda rows: ug.mindspore.halo(rows, part),
     "SAGEConv": lambda rows: conv(rows, part),
     "segment_softmax": lambda rows: ug.mindspore.segment_softmax(ms.ops.gather(rows, targets, 0), part),
-}[sys.argv[1]]
-first = ms.grad(lambda rows: (operation(rows) ** 2).sum())
-ms.grad(lambda rows: (first(rows) * rows).sum())(part.x)
-"""
-GRAPH_MODE = """
-import mindspore as ms
-import unilaunch_graph as ug
-ug.mindspore.load("graph.npz", data_dir=".")
-print("loaded")
+}
+for name, operation in operations.items():
+    first = ms.grad(lambda rows: (operation(rows) ** 2).sum())
+    try:
+        ms.grad(lambda rows: (first(rows) * rows).sum())(part.x)
+    except NotImplementedError as error:
+        print(name, error, sep=": ")
+    _pynative_executor.clear_res()  # what raised leaves MindSpore in the middle of a gradient
+    _pynative_executor.set_grad_flag(False)
 ms.set_context(mode=ms.GRAPH_MODE)
 ug.mindspore.load("graph.npz", data_dir=".")
 """
 
 
-def _refusal(program: list[str], folder: Path) -> str:
-    """Return what a program says, which loads a graph and is then refused.
-
-    In a process of its own: MindSpore is of no use after an exception in a gradient.
-    """
-    np.savez(folder / "graph.npz", edge_index=[[0], [1]], x=np.ones((9, 2)), y=np.arange(9) % 3)
-    job = alone(["-c", *program], folder)
-    assert (job.returncode, job.stdout) == (1, "loaded\n")
-    return job.stderr
-
-
-@pytest.mark.parametrize("operation", ["halo", "SAGEConv", "segment_softmax"])
-def test_a_graph_is_loaded_after_the_first_operation_and_a_second_derivative_is_refused(
-    operation: str, tmp_path: Path
-) -> None:  # fmt: skip
-    """MindSpore would take it to be 0."""
-    assert "NotImplementedError: unilaunch's operators have no second derivative" in _refusal(
-        [LATE, operation], tmp_path
-    )
-
-
-def test_a_graph_is_not_loaded_in_graph_mode(tmp_path: Path) -> None:
-    assert "call ms.set_context(mode=ms.PYNATIVE_MODE)" in _refusal([GRAPH_MODE], tmp_path)
+def test_a_graph_is_loaded_after_the_first_operation_and_a_second_derivative_is_refused(tmp_path: Path) -> None:
+    """MindSpore would take it to be 0. In graph mode nothing is loaded. In a process that has not chosen a device."""
+    np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]], x=np.ones((9, 2)), y=np.arange(9) % 3)
+    job = alone(["-c", LATE], tmp_path)
+    assert job.returncode == 1
+    for name, line in zip(("halo", "SAGEConv", "segment_softmax"), job.stdout.splitlines(), strict=True):
+        assert line.startswith(f"{name}: unilaunch's operators have no second derivative")
+    assert "call ms.set_context(mode=ms.PYNATIVE_MODE)" in job.stderr
 
 
 def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
@@ -319,10 +302,10 @@ def ring(num_nodes: int) -> Any:
     return part_of(num_nodes, edges), layers
 
 
-@pytest.mark.parametrize("kind", [ms.float32, ms.float16, ms.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [ms.float32, ms.bfloat16], ids=str)
 def test_predict_by_layers_is_predict_of_the_whole(kind: Any, tmp_path: Path) -> None:
     """In blocks of a few nodes; `ug.predict` takes the framework of the part. 16-bit rows are written as float32."""
-    part, layers = ring(30)
+    part, layers = ring(12)
 
     def whole(x: Tensor, part: Any) -> Tensor:
         return layers[2](layers[1](layers[0](x, part)), part).astype(kind)
@@ -344,7 +327,7 @@ def test_predict_by_layers_is_predict_of_the_whole(kind: Any, tmp_path: Path) ->
 
 def test_predict_refuses_what_is_not_exact() -> None:
     """Layers that need more than a block, or are in training mode; an output that is no tensor."""
-    part, layers = ring(30)
+    part, layers = ring(12)
     training = um.SAGEConv(3, 2).set_train()
 
     def two_steps(x: Tensor, part: Any) -> Tensor:

@@ -11,6 +11,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import WIDTH, Case, check_exact, weighted
-from models.graph.torch_parts import PARTS, WHOLE, WITHOUT_EDGES, WITHOUT_NODES, each_part, on_parts
+from models.graph.torch_parts import PARTS, UNEVEN, WHOLE, each_part, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
@@ -36,11 +37,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("owner", [None, WITHOUT_NODES], ids=["", "a part without nodes"])
 @pytest.mark.parametrize("normalization", [None, "sym", "rw"])
-def test_chebconv_takes_the_largest_number_of_all_ranks(normalization: str | None, owner: Any) -> None:
-    """Without `lambda_max` it scales by the largest number in the Laplacian."""
-    check_exact(Case(lambda: ChebConv(WIDTH, 4, K=3, normalization=normalization), weighted), owner)
+def test_chebconv_takes_the_largest_number_of_all_ranks(normalization: str | None) -> None:
+    """Without `lambda_max` it scales by the largest number in the Laplacian; one part has no edge, and one no node."""
+    check_exact(Case(lambda: ChebConv(WIDTH, 4, K=3, normalization=normalization), weighted), UNEVEN, check=False)
 
 
 class _Weighted(MessagePassing):  # type: ignore[misc]  # PyG ships no types
@@ -229,17 +229,15 @@ CALLS: dict[str, tuple[Function, Function]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["module", "super()"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "way"), [*((name, "module") for name in CALLS), ("degree", "super()")])
 def test_a_function_is_exact_by_every_way(name: str, way: str) -> None:
-    """Rows and gradients are those of one process."""
+    """Rows and gradients are those of one process. Which way is taken makes no difference to what a function does."""
     check_exact(Case(lambda: WAYS[way](*CALLS[name])), check=False)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@each_part()
-def test_a_function_is_refused_by_every_way(part: GraphPart, way: str) -> None:
-    """In one line that names it."""
+@each_part(2)
+def test_a_function_is_refused_by_every_way(part: GraphPart) -> None:
+    """In one line that names it; which way is taken makes no difference to what is refused."""
     calls: list[tuple[Function, Function, str]] = [
         (function, lambda f, _, e: f(e, force_undirected=True), "force_undirected=True: an edge and the one back")
         for function in (utils.dropout_edge, utils.dropout_adj)
@@ -248,7 +246,7 @@ def test_a_function_is_refused_by_every_way(part: GraphPart, way: str) -> None:
         needed = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
         given = [part.x] * len(needed)
         calls.append((function, lambda f, *_, given=given: f(*given), f"^{function.__qualname__}: "))
-    for function, change, words in calls:
+    for way, (function, change, words) in [*zip(WAYS, calls[:1] * len(WAYS), strict=True), *product(["name"], calls)]:
         with pytest.raises(SpecError, match=words):
             distribute(WAYS[way](function, change), part, check=False)(part.x, part.edge_index)
 
@@ -265,9 +263,8 @@ def test_a_class_is_refused_and_what_is_derived_from_it(kind: type[torch.nn.Modu
             distribute(torch.nn.ModuleDict({"second": layer}), part)
 
 
-@pytest.mark.parametrize("owner", [None, WITHOUT_EDGES], ids=["", "a part without edges"])
 @pytest.mark.parametrize("add", [utils.add_self_loops, utils.add_remaining_self_loops])
-def test_loops_are_those_of_the_owned_nodes(add: Function, owner: Any) -> None:
+def test_loops_are_those_of_the_owned_nodes(add: Function) -> None:
     """Without num_nodes PyG takes the largest number in the edges, which may be a halo node's, or of no edge."""
 
     def with_loops(_: Function, x: torch.Tensor, edges: torch.Tensor) -> Any:
@@ -280,7 +277,7 @@ def test_loops_are_those_of_the_owned_nodes(add: Function, owner: Any) -> None:
         model = distribute(_Summing(add, lambda f, _, edges: (f(edges)[0], None)), part)
         torch.testing.assert_close(model(part.x, part.edge_index), expected)
 
-    on_parts(WHOLE, PARTS, work, owner)
+    on_parts(WHOLE, 5, work, UNEVEN)
 
 
 class _Masked(torch.nn.Module):

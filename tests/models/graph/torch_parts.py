@@ -18,9 +18,8 @@ from unilaunch_graph.torch.ranks import Ranks
 
 T = TypeVar("T")
 PARTS = 3
-#: Owners of 40 nodes by three parts: the nodes without an edge are a part of their own; the second part has no node.
-WITHOUT_EDGES = np.where(np.arange(40) < 35, np.arange(40) % 2 * 2, 1)
-WITHOUT_NODES = np.where(np.arange(40) < 20, 0, 2)
+#: Owners of 40 nodes by five parts: one has the nodes without an edge, another one no node, and the others are peers.
+UNEVEN = np.where(np.arange(40) < 35, np.arange(40) % 3 * 2, 1)
 
 
 @dataclass(frozen=True)
