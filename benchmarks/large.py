@@ -37,10 +37,10 @@ print(json.dumps({"seconds": time.perf_counter() - begin, "cut": cut}))
 LOAD = """
 import json, sys, time
 from pathlib import Path
-from unilaunch_graph.partition.store import Partition, load_part
+from unilaunch_graph.partition.store import Partition, read_part
 folder, print_, home = sys.argv[1:]
 begin = time.perf_counter()
-part = load_part(Partition(Path(folder), print_, Path(home)), 0, 2)
+part = read_part(Partition(Path(folder), print_, Path(home)), 0, 2)
 print(json.dumps({"seconds": time.perf_counter() - begin, "cut": len(part.halo_indices)}))
 """
 

@@ -24,13 +24,13 @@ Exchange = Callable[[torch.Tensor], None]
 
 def ours(part: ug.torch.GraphPart, sent: torch.Tensor) -> Exchange:
     """Return the exchange of unilaunch's own transport: MPI, or sockets."""
-    plan = part.exchange
+    plan = part.halo_operator
     return lambda received: part.ranks.exchange(sent, plan.send_counts, received, plan.receive_counts).wait()
 
 
 def all_to_all(part: ug.torch.GraphPart, sent: torch.Tensor) -> Exchange:
     """Return gloo's all-to-all of uneven counts."""
-    plan = part.exchange
+    plan = part.halo_operator
 
     def exchange(received: torch.Tensor) -> None:
         dist.all_to_all_single(received, sent, plan.receive_counts, plan.send_counts)
@@ -40,7 +40,7 @@ def all_to_all(part: ug.torch.GraphPart, sent: torch.Tensor) -> Exchange:
 
 def messages(part: ug.torch.GraphPart, sent: torch.Tensor) -> Exchange:
     """Return gloo's messages between each two ranks that have rows for each other, all at once."""
-    plan = part.exchange
+    plan = part.halo_operator
 
     def exchange(received: torch.Tensor) -> None:
         arriving, leaving = torch.split(received, plan.receive_counts), torch.split(sent, plan.send_counts)
@@ -71,7 +71,7 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=part.rank, world_size=part.world_size)
     for width in map(int, widths):
         rows = part.owned[:, None] + torch.arange(width) / 1024.0
-        sent = rows.float().index_select(0, part.exchange.every)
+        sent = rows.float().index_select(0, part.halo_operator.every)
         ways = {"ours": ours(part, sent), "all_to_all": all_to_all(part, sent), "messages": messages(part, sent)}
         received = {name: torch.empty(part.num_halo, width) for name in ways}
         for name, exchange in ways.items():  # connects and warms up

@@ -15,11 +15,11 @@ from unilaunch.rendezvous.mpi import MpiCollectives
 from unilaunch_gcn.aggregation import aggregation_over_halo
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.partition.store import Partition, load_part
+from unilaunch_graph.partition.store import Partition, read_part
 
 comm = MPI.COMM_WORLD
 folder, home = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
-part = load_part(Partition(folder, next((folder / "data").iterdir()).stem, home), comm.rank, comm.size)
+part = read_part(Partition(folder, next((folder / "data").iterdir()).stem, home), comm.rank, comm.size)
 meter = Meter()
 halo = HaloExchange(part, MpiCollectives(comm), meter)
 operator = aggregation_over_halo(part, halo, 1, "gcn", np.dtype(np.float32))

@@ -49,13 +49,13 @@ class CalibrationModel(Model):
     def prepare(self, options: CalibrationSpec, session: Session) -> "tuple[TrainingSpec, list[Part], int]":
         from unilaunch_gcn import training  # noqa: F401  (numpy, SciPy and the network, which count as the interpreter)
         from unilaunch_gcn.memory import resident_memory
-        from unilaunch_graph.partition.store import Partition, load_part
+        from unilaunch_graph.partition.store import Partition, read_part
 
         before = resident_memory()
         told: dict[str, Any] = json.loads(options.cases.read_text(encoding="utf-8"))
         cuts = [Partition(Path(case["folder"]), case["fingerprint"], Path("/")) for case in told["cases"]]
         parts = [
-            load_part(cut, case["parts"][session.world.rank], case["num_parts"])
+            read_part(cut, case["parts"][session.world.rank], case["num_parts"])
             for cut, case in zip(cuts, told["cases"], strict=True)
         ]
         return TrainingSpec.model_validate(told["training"]), parts, resident_memory() - before

@@ -1,7 +1,8 @@
 """From a data set's name to this rank's part, in a script that any launcher has started."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ from unilaunch.spec.run_spec import validate
 from unilaunch.spec.variables import variable_of
 from unilaunch_graph.data.graph_folder import as_array
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.preparation import Check, ScriptLog, ScriptSession, prepare_part
+from unilaunch_graph.partition.preparation import GraphCheck, ScriptLog, ScriptSession, prepare_part
 from unilaunch_graph.spec import DataSpec
 
 #: Each has a package of its name beside this module.
@@ -35,9 +36,22 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
     member = join(device)
-    owner = options.get("owner")
+    names = {field: variable_of(field, member.environ) for field in ("data_dir", "partition_dir", "mirror")}
+    defaults = {field: member.environ[name] for field, name in names.items() if name in member.environ}
+    with _owner_in_file(options.get("owner"), member) as owner:
+        fields = {**defaults, **options, **owner, "dataset": str(name)}
+        spec = validate(DataSpec, fields, {field: field for field in fields})
+        if spec.parallel != "graph":
+            raise SpecError(f"parallel={spec.parallel!r}: a network of your own needs parallel='graph'")
+        return part_of(member, spec, as_given=True), member
+
+
+@contextmanager
+def _owner_in_file(owner: Any, member: Member) -> Iterator[dict[str, Path]]:
+    """Yield the option *owner* as a file, if it is an array."""
     if owner is None or isinstance(owner, str | Path):
-        return _load_part(name, member, options), member
+        yield {}
+        return
     array = as_array("owner", owner)
     if array.dtype.kind not in "iu":
         raise SpecError(f"owner: expected the rank of each node, whole numbers (num_nodes,), not {array.dtype}")
@@ -45,20 +59,10 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
         path = Path(folder, "owner.npy")
         if member.world.local_rank == 0:  # the only rank of a host that may cut the graph
             np.save(path, array)
-        return _load_part(name, member, {**options, "owner": path}), member
+        yield {"owner": path}
 
 
-def _load_part(name: str | Path, member: Member, options: Mapping[str, Any]) -> Part:
-    names = {field: variable_of(field, member.environ) for field in ("data_dir", "partition_dir", "mirror")}
-    defaults = {field: member.environ[name] for field, name in names.items() if name in member.environ}
-    fields = {**defaults, **options, "dataset": str(name)}
-    spec = validate(DataSpec, fields, {field: field for field in fields})
-    if spec.parallel != "graph":
-        raise SpecError(f"parallel={spec.parallel!r}: a network of your own needs parallel='graph'")
-    return part_of(member, spec, as_given=True)
-
-
-def part_of(member: Member, options: DataSpec, *, as_given: bool, check: Check | None = None) -> Part:
+def part_of(member: Member, options: DataSpec, *, as_given: bool, check: GraphCheck | None = None) -> Part:
     """Return the part of one of the ranks. All ranks must call this.
 
     Args:

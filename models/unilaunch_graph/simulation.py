@@ -157,10 +157,6 @@ def process_kept() -> Iterator[None]:
         SIMULATED.set(states[2])
 
 
-class _OtherRowsError(NotCheckedError):
-    """An output of a part has other rows than the whole's number of them has told."""
-
-
 class Simulation(ABC):
     """The runs of a network on a small graph: as it was written, on the whole, and as the ranks of three parts.
 
@@ -171,7 +167,6 @@ class Simulation(ABC):
     def __init__(self, small: SmallGraph) -> None:
         self.whole, self.parts = small.whole(), small.parts()
         self.kinds: list[tuple[int, ...]] = []
-        self.others: set[int] = set()
 
     @property
     @abstractmethod
@@ -193,13 +188,6 @@ class Simulation(ABC):
             NotCheckedError: The network cannot run on the whole, or not twice with the same numbers; or the parts do
                 not come to rest, or their outputs cannot be compared.
         """
-        while True:
-            try:
-                return self._difference()
-            except _OtherRowsError:
-                continue
-
-    def _difference(self) -> str:
         whole = self.run_whole()
         self._refuse_draws(whole)
         journal = self.write_journal()
@@ -226,17 +214,16 @@ class Simulation(ABC):
             raise NotCheckedError("it draws random numbers")
 
     def kinds_of(self, outputs: Sequence[Any], ids: RowIds, journal: "Journal | None") -> list[tuple[int, ...]]:
-        """Return the kinds of each output's rows (`RowIds.kinds`), of which a loss is made; none if a part has others.
+        """Return the kinds of each output's rows (`RowIds.kinds`), of which a loss is made.
 
-        Some rows (those of a fetch) may be as many as the whole's nodes, edges or those of a mask by chance.
+        Raises:
+            NotCheckedError: A part has other rows, such as those of a fetch: by chance the whole has as many as nodes.
         """
         if journal is None:
-            self.kinds = [() if at in self.others else ids.kinds(rows) for at, rows in enumerate(outputs)]
+            self.kinds = [ids.kinds(rows) for rows in outputs]
         pairs = zip(outputs, self.kinds, strict=False)
-        others = {at for at, (rows, kinds) in enumerate(pairs) if kinds and ids.of(rows, kinds) is None}
-        self.others |= others
-        if others:
-            raise _OtherRowsError("its outputs have other rows in parts")
+        if any(kinds and ids.of(rows, kinds) is None for rows, kinds in pairs):
+            raise NotCheckedError("its outputs have other rows in parts")
         return self.kinds
 
     def run_whole(self) -> Run:

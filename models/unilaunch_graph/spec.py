@@ -48,7 +48,7 @@ class DataSpec(Spec):
     balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what is balanced over the parts")
     partitioner: str = Field(
         default="auto",
-        description="what cuts the graph: auto, which is metis; mtkahypar and kaminpar are slower",
+        description="what cuts the graph: auto, which is metis; mtkahypar is slower",
     )
     owner: Path | None = Field(
         default=None,

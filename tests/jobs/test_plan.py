@@ -92,7 +92,7 @@ def test_a_run_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     (["--residual"], "--residual --layers 2: only a layer between the first and the last adds its input"),
     (["--num-parts", "4", "--hosts", "a:2"], "--hosts a:2: 2 slots for 4 parts"),
     (["--rankfile", "x"], "--rankfile: which hosts?"),
-    (["--partitioner", "scotch"], "no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"),
+    (["--partitioner", "scotch"], "no partitioner 'scotch'; installed: metis, mtkahypar"),
     (["--task", "regression"], "--task regression: the labels of sbm are int64"),
     (["--edges", "given"], "--edges given --conv gcn"),
 ])  # fmt: skip

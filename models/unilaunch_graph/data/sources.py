@@ -15,8 +15,6 @@ from unilaunch_graph.data.planetoid import open_planetoid
 from unilaunch_graph.data.reddit import open_reddit
 from unilaunch_graph.data.sbm import open_sbm
 
-__all__ = ["SOURCES", "Dataset", "Request", "data_folder", "open_dataset"]
-
 #: The source of each name that comes with this library; those of other distributions are a `Source` each.
 SOURCES: dict[str, Callable[[Request], Dataset]] = {
     "sbm": open_sbm,

@@ -40,7 +40,7 @@ class _AddBias(nn.Cell):  # type: ignore[misc]
         return ops.stop_gradient(grad), summed  # an argument itself is no result of this cell to MindSpore
 
 
-class _MindSpore:
+class _MindSporeOperations:
     def check(self, layer: str, rows: Tensor) -> None:
         """Refuse rows of a type that the layer cannot use.
 
@@ -95,18 +95,18 @@ class Linear(nn.Dense):  # type: ignore[misc]
 
     def construct(self, rows: Tensor) -> Tensor:
         """Return rows @ weight.T + bias."""
-        out = MINDSPORE.product(rows, self.weight.T)
-        return out if self.bias is None else MINDSPORE.biased(out, self.bias)
+        out = OPERATIONS.product(rows, self.weight.T)
+        return out if self.bias is None else OPERATIONS.biased(out, self.bias)
 
 
 _add_bias = _AddBias()
-MINDSPORE = _MindSpore()
+OPERATIONS = _MindSporeOperations()
 
 
 class GATConv(GraphAttention, nn.Cell):  # type: ignore[misc]
     """`ug.torch.GATConv` in MindSpore: `help` shows the arguments at `__init__`, as `GraphAttention` has them."""
 
-    framework, name = MINDSPORE, "ug.mindspore.GATConv"
+    operations, name = OPERATIONS, "ug.mindspore.GATConv"
 
     @override
     def linear(self, in_channels: int, out_channels: int, dtype: Any) -> nn.Dense:
@@ -151,7 +151,7 @@ _LEAST_NORM = 1e-12
 class SAGEConv(GraphSage, nn.Cell):  # type: ignore[misc]
     """`ug.torch.SAGEConv` in MindSpore: `help` shows the arguments at `__init__`, as `GraphSage` has them."""
 
-    framework, name = MINDSPORE, "ug.mindspore.SAGEConv"
+    operations, name = OPERATIONS, "ug.mindspore.SAGEConv"
 
     @override
     def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> Linear:

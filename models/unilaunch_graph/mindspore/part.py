@@ -117,7 +117,7 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
         return self.ranks.apply(self.operators.halo, rows)
 
     @override
-    def sum_at_home(self, rows: Tensor) -> Tensor:
+    def halo_summed(self, rows: Tensor) -> Tensor:
         only_pynative()
         return self.ranks.apply(self.operators.halo_sum, rows)
 

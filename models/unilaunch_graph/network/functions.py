@@ -165,7 +165,7 @@ def sum_halo(rows: Tensor, part: PartFields[Tensor, Any, Any]) -> Tensor:
         ValueError: *rows* does not have num_owned + num_halo rows.
     """
     check_rows(rows, part.num_owned + part.num_halo, "num_owned + num_halo")
-    return part.sum_at_home(rows)
+    return part.halo_summed(rows)
 
 
 def fetch(rows: Tensor, nodes: Any, part: PartFields[Tensor, Any, Any]) -> Tensor:

@@ -1,6 +1,6 @@
 """The layers on either framework, without a message in memory: arguments, checks, and the steps of a call.
 
-`Layer` is what they share; `Framework` is what they need of one.
+`Layer` is what they share; `Operations` is what they need of one.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ from unilaunch_graph.purpose import Purpose
 _SHARED: WeakKeyDictionary[Collectives, bool] = WeakKeyDictionary()
 
 
-class Framework(Protocol):
+class Operations(Protocol):
     """The functions of a framework that a layer uses."""
 
     def check(self, layer: str, rows: Any) -> None:
@@ -73,11 +73,11 @@ class Layer:
     """A layer of unilaunch on either framework.
 
     Attributes:
-        framework: The functions of the framework.
+        operations: The functions of the framework.
         name: The name of the class, for messages.
     """
 
-    framework: ClassVar[Framework]
+    operations: ClassVar[Operations]
     name: ClassVar[str]
 
     def reset_parameters(self) -> None:
@@ -92,12 +92,12 @@ class Layer:
         """
         if not isinstance(part, PartFields):
             raise TypeError(f"{self.name}: takes the part that load returned, not edge_index: conv(x, part)")
-        self.framework.check(self.name, x)
+        self.operations.check(self.name, x)
         check_matrix(self.name, x, part.num_owned)
 
     def edges_of(self, part: Any, *, self_loops: bool) -> ChosenEdges:
         """Return the edges of *part*, made once; *self_loops* as in `choose_edges`."""
-        ends, made = self.framework.edges(part)
+        ends, made = self.operations.edges(part)
         if self_loops not in made:
             made[self_loops] = choose_edges(ends, part.num_owned, part.num_owned + part.num_halo, self_loops=self_loops)
         chosen: ChosenEdges = made[self_loops]
@@ -110,11 +110,11 @@ class Layer:
         """
         if part.world_size == 1 or SIMULATED.get() is not None or rows is part.x or self._shares_memory(part):
             return None
-        (ends, made), ranks = self.framework.edges(part), part.ranks
+        (ends, made), ranks = self.operations.edges(part), part.ranks
         if ranks.any(
             is_here="exchange" not in made, purpose=Purpose.HALO
         ):  # another rank may have other edges than before
-            arrays = self.framework.arrays(part)
+            arrays = self.operations.arrays(part)
             has_others = not np.array_equal(ends, merge_in_edges(arrays).ends)
             exchange = HaloExchange(arrays, ranks.collectives)
             made["exchange"] = None if ranks.any(is_here=has_others, purpose=Purpose.HALO) else exchange
@@ -125,7 +125,7 @@ class Layer:
         """Return whether every rank writes rows where their receiver reads them; all ranks must call it."""
         collectives = part.ranks.collectives
         if collectives not in _SHARED:
-            exchange = HaloExchange(self.framework.arrays(part), collectives)
+            exchange = HaloExchange(self.operations.arrays(part), collectives)
             _SHARED[collectives] = exchange.shares_memory()
         return _SHARED[collectives]
 
@@ -213,7 +213,7 @@ class GraphAttention(Layer):
 
     def attend(self, x: Any, part: Any, edge_attr: Any, seed: int | None) -> Any:
         """Return the rows of the owned nodes; the arguments are those of a call."""
-        use = self.framework
+        use = self.operations
         self.check_input(x, part)
         edges = self.edges_of(part, self_loops=self.add_self_loops)
         narrower = self.in_channels < self.heads * self.out_channels  # the exchange carries the fewer columns
@@ -236,7 +236,7 @@ class GraphAttention(Layer):
         if "nodes" not in edges.made:
             edges.made["nodes"] = np.concatenate((np.asarray(part.owned), part.arrays.halo))
         seed = self.draw_seed() if seed is None else seed
-        return EdgeDropout(edges.made["nodes"], part.num_owned, seed, self.dropout, self.framework.dtype(x))
+        return EdgeDropout(edges.made["nodes"], part.num_owned, seed, self.dropout, self.operations.dtype(x))
 
     def _edge_terms(self, part: Any, edges: ChosenEdges, edge_attr: Any) -> list[Any]:
         """Return att_edge . (lin_edge x features) of each edge; the two weights are multiplied first. (heads, edges)"""
@@ -250,9 +250,9 @@ class GraphAttention(Layer):
             raise ValueError(f"{self.name}: edge features have the shape {shape}: expected {expected}")
         features = features.to(self.att_edge.dtype)
         features = self.chosen_features(part, edges, features)
-        weights = self.lin_edge(self.framework.identity(features)).T.reshape(self.heads, self.out_channels, -1)
+        weights = self.lin_edge(self.operations.identity(features)).T.reshape(self.heads, self.out_channels, -1)
         products = self.att_edge.reshape(self.heads, self.out_channels, 1) * weights
-        return [self.framework.product(products.sum(1), features.T)]
+        return [self.operations.product(products.sum(1), features.T)]
 
     def chosen_features(self, part: Any, edges: ChosenEdges, features: Any) -> Any:
         """Return the features of the edges that the layer sums over, in their order. (chosen edges, width)"""
@@ -260,12 +260,12 @@ class GraphAttention(Layer):
             return features
         if not self.add_self_loops:
             return features[edges.places]
-        return self.framework.call(self._chosen(part, edges, edges.places), features)
+        return self.operations.call(self._chosen(part, edges, edges.places), features)
 
     def _chosen(self, part: Any, edges: ChosenEdges, places: Any) -> ChosenFeatures:
         fill = self.fill_value if isinstance(self.fill_value, str) else None
         key = "features", fill
-        ends = self.framework.edges(part)[0]
+        ends = self.operations.edges(part)[0]
         if key not in edges.made:
             edges.made[key] = choose_features(ends, places, part.num_owned, fill)
         loops = None if fill else places >= ends.shape[1]
@@ -329,10 +329,10 @@ class GraphSage(Layer):
     def propagate(self, x: Any, part: Any) -> Any:
         """Return the rows of the owned nodes; the arguments are those of a call."""
         self.check_input(x, part)
-        rows = x if self.lin is None else self.framework.relu(self.lin(x))
-        if self.out_channels < self.in_channels and self.framework.is_plain(self.lin_l):
-            out = self._aggregate(self.framework.product(rows, self.lin_l.weight.T), part)
-            out = out if self.lin_l.bias is None else self.framework.biased(out, self.lin_l.bias)
+        rows = x if self.lin is None else self.operations.relu(self.lin(x))
+        if self.out_channels < self.in_channels and self.operations.is_plain(self.lin_l):
+            out = self._aggregate(self.operations.product(rows, self.lin_l.weight.T), part)
+            out = out if self.lin_l.bias is None else self.operations.biased(out, self.lin_l.bias)
         else:
             out = self.lin_l(self._aggregate(rows, part))
         if self.lin_r is not None:
@@ -344,7 +344,7 @@ class GraphSage(Layer):
         raise NotImplementedError
 
     def _aggregate(self, rows: Any, part: Any) -> Any:
-        edges, use = self.edges_of(part, self_loops=False), self.framework
+        edges, use = self.edges_of(part, self_loops=False), self.operations
         exchange = self._exchange_of(rows, part)
         mean, dtype = self.aggr == "mean", use.dtype(rows)
         key = mean, dtype, exchange

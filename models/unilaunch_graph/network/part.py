@@ -15,7 +15,7 @@ from unilaunch_graph.partition.part import InEdges, Part
 
 Tensor = TypeVar("Tensor")
 Indices = TypeVar("Indices")
-Ranks = TypeVar("Ranks")
+RanksOf = TypeVar("RanksOf")
 
 
 #: Bytes of the whole graph's features up to which a sparse matrix becomes dense rows, which every layer takes.
@@ -23,7 +23,7 @@ LARGEST_DENSE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartFields(Generic[Tensor, Indices, Ranks]):
+class PartFields(Generic[Tensor, Indices, RanksOf]):
     """One rank's part of a graph: the nodes that it owns, and every edge into them.
 
     A row below *num_owned* is an owned node; the rows from *num_owned* on are halo nodes, which other ranks own.
@@ -83,7 +83,7 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     owned: Indices
     rank: int
     world_size: int
-    ranks: Ranks = field(repr=False)
+    ranks: RanksOf = field(repr=False)
     arrays: Part = field(repr=False)
     directory: Directory = field(repr=False)
 
@@ -96,19 +96,19 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
         raise NotImplementedError
 
     def with_halo(self, rows: Tensor) -> Tensor:
-        """Return what `exchange.halo` does, of rows that fit."""
+        """Return what `network.functions.halo` does, of rows that fit."""
         raise NotImplementedError
 
-    def sum_at_home(self, rows: Tensor) -> Tensor:
-        """Return what `exchange.sum_halo` does, of rows that fit."""
+    def halo_summed(self, rows: Tensor) -> Tensor:
+        """Return what `network.functions.sum_halo` does, of rows that fit."""
         raise NotImplementedError
 
     def gathered(self, rows: Tensor) -> Tensor | None:
-        """Return what `exchange.gather` does, of rows that fit."""
+        """Return what `network.functions.gather` does, of rows that fit."""
         raise NotImplementedError
 
     def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
-        """Return what `exchange.fetch` does, of rows that fit."""
+        """Return what `network.functions.fetch` does, of rows that fit."""
         raise NotImplementedError
 
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:

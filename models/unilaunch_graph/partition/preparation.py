@@ -25,9 +25,10 @@ from unilaunch.interfaces.backend import Peers
 from unilaunch.interfaces.model import Session
 from unilaunch.interfaces.world import World
 from unilaunch.json_value import JsonValue
+from unilaunch_graph.data.dataset import Dataset
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
+from unilaunch_graph.data.sources import data_folder, open_dataset
 from unilaunch_graph.partition.cut import order_nodes, slice_nodes, split_parts
 from unilaunch_graph.partition.part import Adjacency, Part
 from unilaunch_graph.partition.partitioners import PATIENCE, Assignment, assign, load_partitioner
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
 
 #: Raises a UnilaunchError for a graph, or for a rank's part of it, that cannot be used.
-Check = Callable[[Graph | Part], None]
+GraphCheck = Callable[[Graph | Part], None]
 #: The part of each node, by the user. (num_nodes,)
 Owner = NDArray[np.int64]
 
@@ -314,7 +315,7 @@ def _read_owner(path: Path, num_parts: int) -> Owner:
 
 
 def prepare(
-    options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False, check: Check | None = None
+    options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False, check: GraphCheck | None = None
 ) -> Partition:  # fmt: skip
     """Return the partition that *options* describe; make it if it does not exist.
 
@@ -336,20 +337,20 @@ def prepare(
     described = describe_graph(options, log, as_given=as_given)
     dataset = described.dataset
     division = _Division(options, num_parts, _read_owner(options.owner, num_parts) if options.owner else None)
-    data, root = fingerprint_of({**described.identity, **division.identity}), _root(options)
-    if folder := _find(root, num_parts, data, dataset.folder):
+    data_hash, root = fingerprint_of({**described.identity, **division.identity}), _root(options)
+    if folder := _find(root, num_parts, data_hash, dataset.folder):
         log.say(f"partition: {folder}")
-        return Partition(folder, data, dataset.folder, dataset.sha256)
+        return Partition(folder, data_hash, dataset.folder, dataset.sha256)
     division.refuse_unknown_partitioner()
     begin, name = time.perf_counter(), Path(dataset.name).stem
     graph = read_dataset(described, log)
     if check:
         check(graph)
-    edges = hash_edges(graph)
+    edges_hash = hash_edges(graph)
     balanced = {"train": hash_array(graph.split == TRAIN)} if options.balance == "train" else {}
-    cut = fingerprint_of({"of": edges, **division.identity, **balanced})
-    origin = Origin(dataset.name, edges, cut, data, "none", dataset.folder)
-    folder = next(root.glob(f"*-{num_parts}-{cut[:12]}"), root / f"{name}-{num_parts}-{cut[:12]}")
+    cut_hash = fingerprint_of({"of": edges_hash, **division.identity, **balanced})
+    origin = Origin(dataset.name, edges_hash, cut_hash, data_hash, "none", dataset.folder)
+    folder = next(root.glob(f"*-{num_parts}-{cut_hash[:12]}"), root / f"{name}-{num_parts}-{cut_hash[:12]}")
     said = "the cut of the same edges"
     if not folder.exists():
         divided = division.divide(graph, log)
@@ -360,7 +361,7 @@ def prepare(
         raise InputError(f"{dataset.name}: was changed while it was read: start again")
     write_nodes(folder, origin, graph, root / f"{name}-nodes", log.say)
     log.say(f"partition: {_parts(num_parts)}, {said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, data, dataset.folder, dataset.sha256)
+    return Partition(folder, data_hash, dataset.folder, dataset.sha256)
 
 
 def _root(options: "DataSpec") -> Path:
@@ -372,14 +373,14 @@ def _root(options: "DataSpec") -> Path:
         ) from None
 
 
-def _find(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
+def _find(root: Path, num_parts: int, data_hash: str, home: Path | None) -> Path | None:
     """Return the folder of the cut if it is there, whole, with this data set.
 
     Raises:
         InputError: A part is missing, or the folder may not be entered.
     """
     try:
-        folder = find_cut(root, num_parts, data, home) if root.exists() else None
+        folder = find_cut(root, num_parts, data_hash, home) if root.exists() else None
     except OSError as error:
         raise InputError(f"{root}: cannot be read: {error.strerror}: choose another --partition-dir") from None
     if folder:
@@ -393,7 +394,7 @@ def _refuse_incomplete(folder: Path, num_parts: int) -> None:
 
 
 def prepare_part(
-    options: "DataSpec", session: Session | ScriptSession, *, as_given: bool = False, check: Check | None = None
+    options: "DataSpec", session: Session | ScriptSession, *, as_given: bool = False, check: GraphCheck | None = None
 ) -> Part:  # fmt: skip
     """Return this rank's part. All ranks must call it.
 

@@ -1,4 +1,4 @@
-"""The reversed part: the same nodes, and the edges out of them, turned round, in place of the edges into them.
+"""The reversed part: the same nodes, and the edges out of them, flipped, in place of the edges into them.
 
 Each rank has the edges into its nodes, so an edge goes to the owner of its source. Its place there is known to both:
 sources that a rank does not own are its halo, which is the list of rows that their owner sends to it.
@@ -77,13 +77,13 @@ def reverse_part(part: Part, leaving: Leaving, arrived: Ids, counts: Sequence[in
     sources = np.empty_like(targets)
     sources[come], sources[~come] = part.num_owned + np.cumsum(is_halo) - 1, leaving.targets[~go]
     is_sent = _is_new(leaving.targets[go], receivers[go])
-    turned = replace(
+    there = replace(
         part, halo=nodes[come][is_halo], halo_counts=np.bincount(senders[come][is_halo], minlength=part.num_parts),
         send_rows=leaving.targets[go][is_sent].astype(np.int32),
         send_counts=np.bincount(receivers[go][is_sent], minlength=part.num_parts), **_NO_EDGES,
     )  # fmt: skip
     places = np.lexsort([ids, nodes, targets])
-    return Reversed(turned, np.stack([sources, targets])[:, places], ids[places], places)
+    return Reversed(there, np.stack([sources, targets])[:, places], ids[places], places)
 
 
 _NONE: NDArray[np.int64] = np.zeros(0, np.int64)

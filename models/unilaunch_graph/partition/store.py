@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -89,17 +89,17 @@ class Origin:
 
     Attributes:
         source: The data set's name, for messages.
-        edges: The fingerprint of the edges, by `hash_edges`.
-        cut: The fingerprint of the edges and of the options of the cut.
-        data: The fingerprint of the whole data set and of the options.
+        edges_hash: The fingerprint of the edges, by `hash_edges`.
+        cut_hash: The fingerprint of the edges and of the options of the cut.
+        data_hash: The fingerprint of the whole data set and of the options.
         partitioner: Name and version of what decided who owns a node; "none" where ranks divide columns.
         home: The data set's folder, resolved, whose .npy files stay there; None: all arrays are written.
     """
 
     source: str
-    edges: str
-    cut: str
-    data: str
+    edges_hash: str
+    cut_hash: str
+    data_hash: str
     partitioner: str
     home: Path | None = None
 
@@ -196,18 +196,18 @@ def part_dir(folder: Path, index: int) -> Path:
     return folder / f"part.{index}"
 
 
-def nodes_file(folder: Path, data: str) -> Path:
+def nodes_file(folder: Path, data_hash: str) -> Path:
     """Return the file that says what the data set of this fingerprint gives to the nodes."""
-    return folder / "data" / f"{data[:16]}.json"
+    return folder / "data" / f"{data_hash[:16]}.json"
 
 
-def find_cut(root: Path, num_parts: int, data: str, home: Path | None) -> Path | None:
+def find_cut(root: Path, num_parts: int, data_hash: str, home: Path | None) -> Path | None:
     """Return the folder of the cut with this data set, whose own files are in *home*.
 
     None: there is none, or a file of the nodes is missing or has changed since: `write_nodes` puts that right.
     """
-    for path in root.glob(f"*-{num_parts}-*/data/{data[:16]}.json"):
-        files = Partition(path.parents[1], data, home).nodes.files.values()
+    for path in root.glob(f"*-{num_parts}-*/data/{data_hash[:16]}.json"):
+        files = Partition(path.parents[1], data_hash, home).nodes.files.values()
         with suppress(OSError):  # of another user's closed folder: this user's files are elsewhere
             if all(_is_whole(Path(one.path), one.sha256) for one in files):
                 return path.parents[1]
@@ -268,7 +268,7 @@ def _write_part(folder: Path, origin: Origin, part: Part, shared: dict[str, Stor
     arrays |= {f"{HALO_EDGE}{name}": array for name, array in part.halo_edge_arrays.items()}
     manifest = Manifest(
         source=origin.source,
-        cut=origin.cut,
+        cut=origin.cut_hash,
         partitioner=origin.partitioner,
         num_parts=part.num_parts,
         index=part.index,
@@ -313,14 +313,14 @@ def write_nodes(
         }
         inputs = {name: one.sha256 for name, one in files.items() if name.startswith("features")}
         nodes = Nodes(
-            cut=origin.cut,
+            cut=origin.cut_hash,
             num_classes=graph.num_classes,
             num_features=graph.num_features,
             split_sizes=graph.split_sizes,
-            inputs_sha256=_hash_values({"edges": origin.edges, **inputs}),
+            inputs_sha256=_hash_values({"edges": origin.edges_hash, **inputs}),
             files=files,
         )
-        path = nodes_file(folder, origin.data)
+        path = nodes_file(folder, origin.data_hash)
         with folder_beside(path) as aside:
             _write(aside / path.name, asdict(nodes))
             (aside / path.name).replace(path)
@@ -376,7 +376,7 @@ def _file_of(array: NDArray[Any]) -> Path | None:
     return path if is_whole and path.stat().st_size == end else None
 
 
-def load_part(partition: Partition, index: int, num_parts: int) -> Part:
+def read_part(partition: Partition, index: int, num_parts: int) -> Part:
     """Return one part; the arguments are those of `PartReader.open`.
 
     Raises:
@@ -480,19 +480,18 @@ class PartReader:
         order = np.argsort(owned)
         ascending = owned[order]
         for name, one in files.items():
-            checks = Path(one.path) in self._checked
-            whole = _map_rows(one, None if name in SPARSE else self._manifest.num_nodes, checks=checks)
             if name in SPARSE:
-                self._rows[name] = whole
-            else:
-                self._rows[name] = _room((len(owned), *whole.shape[1:]), whole.dtype)
-            for begin, end in pairwise(np.linspace(0, len(whole), _steps(one) + 1).astype(int).tolist()):
-                if name not in SPARSE:
-                    for block, rows in _blocks(one, whole, (begin, end)):
-                        first, last = np.searchsorted(ascending, (rows.start, rows.stop))
-                        self._rows[name][order[first:last]] = block[ascending[first:last] - rows.start]
-                if {*SPARSE} <= self._rows.keys() and "features" not in self._rows:
-                    self._rows["features"] = self._sparse_features(order, checks=checks)
+                continue
+            whole = _map_rows(one, self._manifest.num_nodes, checks=Path(one.path) in self._checked)
+            self._rows[name] = _room((len(owned), *whole.shape[1:]), whole.dtype)
+            for span in pairwise(np.linspace(0, len(whole), _steps(one) + 1).astype(int).tolist()):
+                for block, rows in _blocks(one, whole, span):
+                    first, last = np.searchsorted(ascending, (rows.start, rows.stop))
+                    self._rows[name][order[first:last]] = block[ascending[first:last] - rows.start]
+                yield
+        if sparse := [files[name] for name in SPARSE if name in files]:
+            self._rows["features"] = self._sparse_features(sparse, order)
+            for _ in range(sum(map(_steps, sparse))):
                 yield
         self._refuse_changed()
 
@@ -502,15 +501,16 @@ class PartReader:
             if stamp(path) != before and (path not in hashes or read_hash(path) != hashes[path]):
                 raise InputError(f"{path}: was changed while it was read: start again")
 
-    def _sparse_features(self, order: NDArray[np.int64], *, checks: bool) -> sp.csr_array:
-        indptr, indices, data = (self._rows[name] for name in SPARSE)
+    def _sparse_features(self, files: Sequence[Stored], order: NDArray[np.int64]) -> sp.csr_array:
+        checks = Path(files[0].path) in self._checked
+        indptr, indices, data = (_map_rows(one, None, checks=checks) for one in files)
         shape = (self._manifest.num_nodes, self._nodes.num_features)
         try:
             if checks:
                 check_csr(indptr, indices, shape, prefix="features_")
                 _check_length({SPARSE[2]: data}, SPARSE[2], len(indices))
         except ValueError as error:
-            raise InputError(f"{self._nodes.files[SPARSE[1]].path}: {error}: {_REMEDY}") from None
+            raise InputError(f"{files[1].path}: {error}: {_REMEDY}") from None
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         rows = csr_matrix(data, indices, indptr, shape[1])[self._edges["owned"][order]][back]

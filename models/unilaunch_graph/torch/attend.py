@@ -13,14 +13,13 @@ from torch_geometric.nn.dense import Linear
 from typing_extensions import override
 
 from unilaunch_graph.network.functions import halo
-from unilaunch_graph.network.layers import Framework, GraphAttention
+from unilaunch_graph.network.layers import GraphAttention, Operations
 from unilaunch_graph.operators.attention import Attention, Scores, dynamic_scores, product_scores
 from unilaunch_graph.operators.edges import FILLS
-from unilaunch_graph.torch.functions import current
-from unilaunch_graph.torch.layers import TORCH
+from unilaunch_graph.torch.layers import OPERATIONS
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.portable_dropout import draw_seed
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.running import ON_BLOCK, current
 from unilaunch_graph.torch.sums import aggregates_as_written, is_of_pyg, is_on_host, is_untouched
 
 _STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})
@@ -35,7 +34,7 @@ class _Attention(GraphAttention):
         defaults: What its further arguments are where they ask for nothing.
     """
 
-    framework: ClassVar[Framework] = TORCH
+    operations: ClassVar[Operations] = OPERATIONS
     linear_maps: ClassVar[tuple[str, ...]] = ("lin",)
     steps: ClassVar[tuple[str, ...]] = ("propagate", "edge_updater")
     defaults: ClassVar[tuple[Any, ...]] = (None, False)
@@ -78,8 +77,8 @@ class _Attention(GraphAttention):
         if self.lin_edge is not None:
             features = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
             of_edges = self.chosen_features(part, edges, features), self.lin_edge.weight
-        function = Attention(edges.edges, scores, TORCH.pool(), self.edge_dropout(rows[0], part, edges, None))
-        out = TORCH.call(function, *rows, *of_edges)
+        function = Attention(edges.edges, scores, OPERATIONS.pool(), self.edge_dropout(rows[0], part, edges, None))
+        out = OPERATIONS.call(function, *rows, *of_edges)
         return out if self.concat else out.view(-1, self.heads, self.out_channels).mean(1)
 
 

@@ -1,17 +1,12 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
-import atexit
 import inspect
-import logging
-import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from traceback import walk_tb
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import MessagePassing
@@ -19,24 +14,20 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo
 from unilaunch_graph.torch.attend import attending, may_attend
-from unilaunch_graph.torch.exactness import DISTRIBUTED, MAIN, Check, Entry, clear_caches
-from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, RUNNING, current, install, on_part, quantile
+from unilaunch_graph.torch.exactness import DISTRIBUTED, Check, Entry, clear_caches
+from unilaunch_graph.torch.functions import EXACT_FUNCTIONS, install, quantile
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_of_another_part, is_of_part
-from unilaunch_graph.torch.portable_dropout import edges_of_layer, follow_dropouts, with_dropouts
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.portable_dropout import edges_of_layer, give_dropouts
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.refusals import REFUSED_FUNCTIONS, find_refusals, refuse_calls
-from unilaunch_graph.torch.reversal import turning
-from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state, refuse_different_weights
+from unilaunch_graph.torch.reversal import with_reversal
+from unilaunch_graph.torch.running import ON_BLOCK, current, on_part
+from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import is_written_to_sum, makes_no_messages, source_rows, sum_of
+from unilaunch_graph.torch.watching import count_anew, watched
 
-#: Where layers are; in functions of the user's, edges may be pairs of any rows.
-_LAYERS = ("torch_geometric.", "unilaunch_graph.")
-#: Counts the forwards of a module that exchange rows, since its state was loaded.
-_FORWARDS = "_unilaunch_forwards"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
-_logger = logging.getLogger("unilaunch_graph")
 
 
 def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -> torch.nn.Module:
@@ -62,31 +53,31 @@ def distribute(model: torch.nn.Module, part: GraphPart, *, check: bool = True) -
     Raises:
         SpecError: A module cannot be exact on a part; the message names each such module, and why.
     """
+    given, model = model, getattr(model, "_orig_mod", model)  # of torch.compile
     if refusals := list(find_refusals(model)):
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
     if hasattr(model, DISTRIBUTED):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     Ranks.of(part)
     in_layers = {child for layer in _layers(model) for child in layer.modules()} - set(_layers(model))
-    modules = [(name, one) for name, one in model.named_modules() if not _is_on(part, one)]
+    modules = [(name, one) for name, one in model.named_modules() if not _is_distributed_on(part, one)]
     clear_caches(model)
     checked = Check(model, part) if check else None
     model.to(part.device)
     install(EXACT_FUNCTIONS | REFUSED_FUNCTIONS)
-    # What is bound last runs first: the watch, the dropouts, the part for PyG's functions, then the user's forward.
     for name, module in modules:
         _distribute_one(module, name or "the model", part)
         if module not in in_layers:  # it is called by its layer
             _enter_part(module, part)
-    follow_dropouts(model, part)
+    give_dropouts(model, part)
     for name, module in modules:
         if module not in in_layers:
             _watch(module, name, part, checked)
     if checked:
         setattr(model, Check.ATTRIBUTE, checked)
-    setattr(model, DISTRIBUTED, id(part.exchange))
+    setattr(model, DISTRIBUTED, id(part.halo_operator))
     broadcast_first_state(model, part)
-    return model
+    return given
 
 
 def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
@@ -94,6 +85,12 @@ def _layers(model: torch.nn.Module) -> Iterator[MessagePassing]:
 
 
 def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
+    """Bind what makes one module exact.
+
+    What is bound last runs first. So a call of a layer of PyG's goes inwards through `watched` and `with_dropouts`, if
+    no layer calls it; `on_part`; no compiler, if it makes no messages; `with_reversal`; `attending`; and its own
+    forward, which calls `propagate`, and that calls `aggregate`.
+    """
     attends, sums = may_attend(module), isinstance(module, MessagePassing) and makes_no_messages(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
@@ -102,7 +99,7 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _exchange_sources(module, name, part, may_sum=not attends)
         if attends:
             _bind(module, "forward", attending(module, part), part)
-        _bind(module, "forward", turning(module.forward.__func__, part), part)
+        _bind(module, "forward", with_reversal(module.forward.__func__, part), part)
         if attends or sums:  # a compiler would see PyG's messages, and what takes their place is quicker
             uncompiled: Any = torch.compiler.disable
             _bind(module, "forward", uncompiled(module.forward.__func__), part)
@@ -136,14 +133,14 @@ def _is_of_torch(method: FunctionType) -> bool:
     return str(method.__module__).split(".")[0] == "torch"
 
 
-def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
+def _is_distributed_on(part: GraphPart, module: torch.nn.Module) -> bool:
     """Return whether a module is distributed on *part* already: two models may share it.
 
     Raises:
         SpecError: It is distributed on another part.
     """
     mark = getattr(module, DISTRIBUTED, None)
-    if mark not in {None, id(part.exchange)}:
+    if mark not in {None, id(part.halo_operator)}:
         raise SpecError(
             f"ug.torch.distribute: {type(module).__name__} is distributed on another part: make a model for each part, "
             "and load one's state into the other"
@@ -262,147 +259,9 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
 def _watch(module: torch.nn.Module, path: str, part: GraphPart, checked: Check | None) -> None:
     """Watch the methods by which a script enters the module, which is called *path* in the model."""
     for name, method in _entries(module):
-        _bind(module, name, _watched(method, Entry(path, name), part, checked), part)
+        _bind(module, name, watched(method, Entry(path, name), part, checked), part)
     if checked:
-        module.register_load_state_dict_post_hook(_count_anew)  # type: ignore[no-untyped-call]
-
-
-def _watched(
-    method: Callable[..., Any], entry: Entry, part: GraphPart, checked: Check | None
-) -> Callable[..., Any]:  # fmt: skip
-    """Return a method that, where a script calls it, is checked at first, and compares the ranks' weights at times.
-
-    It refuses the edges of another part, and says what an index's error may be.
-    """
-    inner = method if entry.path in {"", "_orig_mod"} else with_dropouts(method, is_forward=False)
-
-    @wraps(method)
-    def call(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
-        if entry != MAIN and (not is_eager() or RUNNING.part is not None or ON_BLOCK.get()):
-            return method(self, *args, **options)  # the model itself calls it
-        _look_at_call(self, entry, (args, options), part, checked)
-        before = _count_calls(part)
-        try:
-            out = inner(self, *args, **options)
-        except (IndexError, RuntimeError, ValueError) as error:
-            if part.world_size > 1:
-                _explain(error, part)
-            raise
-        if checked and _count_calls(part) > before:  # all ranks have made this call
-            _compare_weights(self, part)
-        if not torch.is_grad_enabled():
-            _note_evaluation(part)
-        return out
-
-    return call
-
-
-def _look_at_call(
-    module: torch.nn.Module, entry: Entry, given: tuple[Any, Any], part: GraphPart, checked: Check | None
-) -> None:  # fmt: skip
-    args, options = given
-    if ON_BLOCK.get():
-        return
-    if any(is_of_another_part(one, part) for one in (*args, *options.values())):
-        raise SpecError(
-            f"{type(module).__name__} is called with the edge_index of another part than that it is distributed on: "
-            "distribute a second model on that part, and load this one's state"
-        )
-    if checked and is_eager():
-        on_part(checked.first, None)(module, args, options, entry)
-
-
-def _count_calls(part: GraphPart) -> int:
-    """Return how many collective calls all ranks have made; 0 where that is not to be looked at."""
-    if not is_eager() or ON_BLOCK.get() or part.world_size == 1:
-        return 0
-    number: int = part.ranks.collectives.calls.number
-    return number
-
-
-def _note_evaluation(part: GraphPart) -> None:
-    """Note that the script has rows to evaluate: at its end rank 0 says so if no call has put the ranks' together."""
-    ranks, count = part.ranks, _count_calls(part)
-    if count and ranks.rank == 0 and not ranks.evaluated:
-        atexit.register(_tell_rows_left, ranks)
-    ranks.evaluated = count
-
-
-def _tell_rows_left(ranks: Ranks) -> None:
-    has_failed = getattr(sys, "last_value", None) is not None
-    if not has_failed and ranks.evaluated == ranks.collectives.calls.number:
-        _logger.warning(
-            "the last rows that the model returned are those of each rank's own nodes, part.owned, and no call of "
-            "ug.torch has put them together since: ug.torch.gather(out, part) gives rank 0 the rows of all nodes, in "
-            "the graph's order; ug.torch.accuracy and ug.torch.mean are of the whole graph"
-        )
-
-
-def _compare_weights(module: torch.nn.Module, part: GraphPart) -> None:
-    """Compare the ranks' weights after calls 1, 2, 4, 8, ...: weights that differ stay so."""
-    count = vars(module)[_FORWARDS] = vars(module).get(_FORWARDS, 0) + 1
-    if count & (count - 1) == 0:
-        refuse_different_weights(module, part)
-
-
-def _count_anew(model: torch.nn.Module, _: object) -> None:
-    vars(model).pop(_FORWARDS, None)
-
-
-def _explain(error: Exception, part: GraphPart) -> None:
-    """Add to an error of an index what it may be.
-
-    Raises:
-        SpecError: A layer on the way to the error has edges into nodes that the part does not own.
-    """
-    if type(error).__module__.startswith("mpi4py"):
-        return
-    frames = (frame for frame, _ in walk_tb(error.__traceback__))
-    of_layers = (frame for frame in frames if str(frame.f_globals.get("__name__")).startswith(_LAYERS))
-    edges = [frame.f_locals["edge_index"] for frame in of_layers if "edge_index" in frame.f_locals]
-    if edges and _has_other_targets(edges[-1], part):  # a model around the layer may have edge_index.flip(0)
-        raise SpecError(
-            "edge_index has edges into nodes of other ranks, and a part holds the edges into its nodes: expected "
-            "part.edge_index, or edge_index.flip(0) with all edges and no others, as an argument of a layer; give "
-            "add_self_loops num_nodes=part.num_owned"
-        ) from error
-    if not isinstance(error, ValueError):
-        error.add_note(
-            f"ug.torch.distribute: on rank {part.rank} the sources in edge_index are rows 0 to "
-            f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "
-            "indexes rows by sources needs them: ug.torch.halo(rows, part)[edge_index[0]]"
-        )
-
-
-def remedy_of(error: BaseException) -> str:
-    """Return what to do where a layer that is not distributed has the edges of a part, and rows of owned nodes alone.
-
-    Returns:
-        One line; "" if *error* has come from something else.
-    """
-    for frame, _ in walk_tb(error.__traceback__):
-        layer, call = frame.f_locals.get("self"), (frame.f_locals.get("args"), frame.f_locals.get("kwargs"))
-        if isinstance(layer, MessagePassing) and not hasattr(layer, DISTRIBUTED) and _lacks_halo(tree_leaves(call)):
-            return (
-                f"ug.torch.distribute was not called: {type(layer).__name__} has the rows of this rank's nodes, and "
-                "part.edge_index begins at nodes of other ranks too: model = ug.torch.distribute(model, part)"
-            )
-    return ""
-
-
-def _lacks_halo(given: list[Any]) -> bool:
-    """Return whether a layer is given the edges of a part, and too few rows; a GPU's are not read after an error."""
-    tensors = [one for one in given if isinstance(one, torch.Tensor) and one.device.type == "cpu"]
-    edges = next((one for one in tensors if is_of_part(one) and one.numel()), None)
-    rows = next((one for one in tensors if one.dim() and one.is_floating_point()), None)
-    return edges is not None and rows is not None and len(rows) <= int(edges[0].max())
-
-
-def _has_other_targets(edges: Any, part: GraphPart) -> bool:
-    """Return whether *edges* end beyond the owned nodes; a GPU's are not read, which it refuses after an error."""
-    if not isinstance(edges, torch.Tensor) or edges.dtype != torch.int64 or edges.device.type != "cpu":
-        return False
-    return edges.dim() == 2 and edges.numel() > 0 and int(edges[-1].max()) >= part.num_owned  # noqa: PLR2004
+        module.register_load_state_dict_post_hook(count_anew)  # type: ignore[no-untyped-call]
 
 
 def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..., None]:
@@ -419,4 +278,4 @@ def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..
 def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any], part: GraphPart) -> None:
     """Set a method on *module*; a deep copy of the module gets the method bound to the copy."""
     setattr(module, name, MethodType(function, module))
-    setattr(module, DISTRIBUTED, id(part.exchange))
+    setattr(module, DISTRIBUTED, id(part.halo_operator))

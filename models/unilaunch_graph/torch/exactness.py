@@ -188,7 +188,7 @@ class Check:
             self.seen.discard(key)  # the next call is as wrong
             raise SpecError(text)
         if finding is Finding.DIFFERS:
-            warnings.warn(text, stacklevel=5)
+            warnings.warn(text, stacklevel=4)
         elif finding is Finding.NOT_CHECKED and self.part.rank == 0:
             _logger.warning("%s is not checked on parts: %s", entry.name(self.plain), text)
 
@@ -310,7 +310,7 @@ class ModelSimulation(Simulation):
         self.weights = _perturbed(parameters)
         self.large = {id(one): one for one in held if prod(one.shape) >= _LARGE}
         self.inputs = Inputs(real, given, [one for one in held if isinstance(one, torch.Tensor)], parameters)
-        self.watch, self.dtype = _Watch(), torch.float64
+        self.watch, self.dtype = _FunctionsSeen(), torch.float64
         self.records_steps = False
         super().__init__(self.inputs.small)
 
@@ -366,7 +366,7 @@ class ModelSimulation(Simulation):
         num_rows = len(given.rows)
         return Run(given.ids, [*map(_array, outputs)], found[:num_rows], found[num_rows:], seen)
 
-    def _copy(self, given: "OnPart", *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    def _copy(self, given: "GivenOnPart", *, is_distributed: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
         """Return the model with changed weights, and these. What it holds of the real part becomes the small one's."""
         if not isinstance(self.plain, torch.nn.Module):
             return self.plain, []
@@ -423,7 +423,7 @@ class _Ranks(Ranks):
 
 
 class _SimulatedPart(GraphPart):
-    """A part whose rows come from a journal. Its `exchange` is a `JournalRows` on tensors."""
+    """A part whose rows come from a journal. Its `halo_operator` is a `JournalRows` on tensors."""
 
     @override
     def fetched(self, rows: torch.Tensor, nodes: Any) -> torch.Tensor:
@@ -443,14 +443,14 @@ class _SimulatedPart(GraphPart):
         return np.concatenate(arrived), [len(rows) for rows in arrived]
 
     @override
-    def _turned_exchanges(self, turned: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
-        journal: Journal = self.exchange.operator.journal  # type: ignore[attr-defined]
+    def _reversed_exchanges(self, there: Reversed, *_: Any) -> tuple[OnHost, OnHost]:
+        journal: Journal = self.halo_operator.operator.journal  # type: ignore[attr-defined]
         num_edges = sum(one.num_edges for one in self.ranks.parts)  # type: ignore[attr-defined]
-        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), turned.ids, num_edges)
-        return _halo_exchange(turned.part, journal), _OnArrays(edges)
+        edges = JournalRows("an exchange of edges", journal, edges_of(self).numpy(), there.ids, num_edges)
+        return _halo_exchange(there.part, journal), _OnArrays(edges)
 
     def _rows(self, kind: str, needed: Array) -> OnHost:
-        return _OnArrays(replace(self.exchange.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
+        return _OnArrays(replace(self.halo_operator.operator, kind=kind, needed=needed))  # type: ignore[attr-defined]
 
 
 class _OnArrays(OnHost):
@@ -472,7 +472,7 @@ def _make_part(arrays: Part, ranks: Ranks, journal: Journal | None) -> GraphPart
     part = make_part(arrays, ranks)
     if journal is None:
         return part
-    changed = {"exchange": _halo_exchange(arrays, journal)}
+    changed = {"halo_operator": _halo_exchange(arrays, journal)}
     return _SimulatedPart(**{one.name: getattr(part, one.name) for one in fields(part)} | changed)
 
 
@@ -480,7 +480,7 @@ def _halo_exchange(part: Part, journal: Journal) -> _OnArrays:
     return _OnArrays(JournalRows("a halo exchange", journal, part.owned, np.concatenate([part.owned, part.halo])))
 
 
-class _Watch(TorchFunctionMode):
+class _FunctionsSeen(TorchFunctionMode):
     """Sees all functions of torch in a run. Dropout drops nothing: it drops each element for itself, in parts too.
 
     Attributes:
@@ -614,7 +614,7 @@ class _Stand(NamedTuple):
     layout: torch.layout = torch.strided
 
 
-class OnPart(NamedTuple):
+class GivenOnPart(NamedTuple):
     """What a model is given on one part of the small graph.
 
     Attributes:
@@ -663,7 +663,7 @@ class Inputs:
             name: self._rows(rows, "nodes" if name in NODE_FIELDS else "edges") for name, rows in known.items()
         }
 
-    def on(self, part: GraphPart, dtype: torch.dtype) -> OnPart:
+    def on(self, part: GraphPart, dtype: torch.dtype) -> GivenOnPart:
         """Return what the model is given on a part of the small graph.
 
         Args:
@@ -685,7 +685,7 @@ class Inputs:
         memo = {id(real): small for real, small in pairs if isinstance(real, torch.Tensor | Ranks)}
         memo |= {id(self.real): part} | {id(one): rows for (one, _), (rows, _) in zip(self.stands, stood, strict=True)}
         given = pytree.tree_map(lambda leaf: self._renumbered(leaf, part), self.given)
-        return OnPart(part, given, memo, rows, RowIds(part.owned.numpy(), nodes, edges, masked))
+        return GivenOnPart(part, given, memo, rows, RowIds(part.owned.numpy(), nodes, edges, masked))
 
     def _lengths(self, tensors: Sequence[torch.Tensor]) -> dict[int, tuple[str, torch.Tensor | None]]:
         """Return what rows of each number are of."""

@@ -8,12 +8,10 @@ count, add or drop edges, exact on a part, and PyG's median.
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -34,11 +32,9 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch_graph.network.functions import halo, sum_halo
 from unilaunch_graph.torch.part import GraphPart, is_same
-from unilaunch_graph.torch.prediction import ON_BLOCK
 from unilaunch_graph.torch.reductions import global_sum
+from unilaunch_graph.torch.running import RUNNING, current
 
-P = ParamSpec("P")
-T = TypeVar("T")
 #: What a function does on a part, given what it was, the part, and all of its arguments by position.
 OnPart = Callable[..., Any]
 #: How an argument is passed on.
@@ -49,50 +45,6 @@ _MARKS: Mapping[Any, str] = {
 }
 _INSTALLING = threading.Lock()
 _INSTALLED: set[FunctionType] = set()
-
-
-class _Running(threading.local):
-    """The part on which a distributed model runs in this thread; torch.compile cannot follow a ContextVar."""
-
-    def __init__(self) -> None:
-        self.part: GraphPart | None = None
-
-
-RUNNING = _Running()
-
-
-def current(part: GraphPart) -> GraphPart:
-    """Return the part on which a layer runs that is distributed on *part*: within some, that is its reversed part."""
-    running = RUNNING.part
-    return part if running is None or running.directory is not part.directory else running
-
-
-@contextmanager
-def running_on(part: GraphPart) -> Iterator[None]:
-    """Let a layer run on *part*, which is the reversed one of that on which it is distributed."""
-    before, RUNNING.part = RUNNING.part, part
-    try:
-        yield
-    finally:
-        RUNNING.part = before
-
-
-def on_part(function: Callable[P, T], part: GraphPart | None) -> Callable[P, T]:
-    """Return *function*, during whose calls PyG's functions are those of *part*; None: they are as PyG wrote them.
-
-    So they are on a block too: its edges tell the degrees of the whole graph.
-    """
-
-    @wraps(function)
-    def run(*args: P.args, **options: P.kwargs) -> T:
-        before = RUNNING.part
-        RUNNING.part = None if part is None or ON_BLOCK.get() else current(part)
-        try:
-            return function(*args, **options)
-        finally:
-            RUNNING.part = before
-
-    return run
 
 
 def install(functions: Mapping[Callable[..., Any], OnPart]) -> None:
@@ -317,18 +269,6 @@ def _sum_by(index: torch.Tensor, weights: torch.Tensor, part: GraphPart) -> torc
     return sum_halo(weights.new_zeros(part.num_owned + part.num_halo).index_add(0, index, weights), part)
 
 
-#: Functions of all numbers of a tensor.
-_STATISTICS = frozenset({
-    "amax", "amin", "aminmax", "argmax", "argmin", "cumsum", "linalg_norm", "linalg_vector_norm", "log_softmax",
-    "logsumexp", "max", "mean", "median", "min", "norm", "normalize", "prod", "quantile", "softmax", "sort", "std",
-    "std_mean", "sum", "topk", "var", "var_mean",
-})  # fmt: skip
-_OF_OWN = (
-    "degree(...).{}() is of this rank's nodes: expected ug.torch.sum_ranks(degrees[:, None].sum(0)) for the sum over "
-    "the whole graph, that / part.num_nodes for the mean; calculate another number beforehand, and give it to the model"
-)
-
-
 #: A tensor of this type is a view. If its base were one, it would have a base too: torch.compile goes to the last.
 _BASE: Any = torch.Tensor._base.__get__  # type: ignore[union-attr]  # noqa: SLF001
 
@@ -336,8 +276,7 @@ _BASE: Any = torch.Tensor._base.__get__  # type: ignore[union-attr]  # noqa: SLF
 class OwnedRows(torch.Tensor):
     """One number for each owned node, which an edge's source may index too: `degrees[edge_index[0]]`.
 
-    A layer of a user's own does that, where it makes its normalisation itself. An index fetches the halo's numbers. A
-    number of all nodes (the largest, the mean) is refused, since it would be this rank's.
+    A layer of a user's own does that, where it makes its normalisation itself. An index fetches the halo's numbers.
     """
 
     part: GraphPart
@@ -354,10 +293,7 @@ class OwnedRows(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__ and isinstance(args[0], cls) and _is_edge_index(args[1]):
             return halo(args[0].as_subclass(torch.Tensor), current(args[0].part))[args[1]]
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if func.__name__ in _STATISTICS and len(tensors) == 1:  # max(degrees, others) is of each node
-            raise SpecError(_OF_OWN.format(func.__name__))
-        owned = next(tensor for tensor in tensors if isinstance(tensor, cls))
+        owned = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             result = func(*args, **(kwargs or {}))
         if not isinstance(result, torch.Tensor) or func == _BASE:

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
 from unilaunch_graph.arrays import FloatType, HostFunction
-from unilaunch_graph.network.layers import Framework, GraphAttention, GraphSage
+from unilaunch_graph.network.layers import GraphAttention, GraphSage, Operations
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, version_of
@@ -20,7 +20,7 @@ from unilaunch_torch.linear import OnHost, apply, call
 _known: Any = WeakIdKeyDictionary()  # tensor -> its `version_of`, and what was made of it then
 
 
-class _Torch:
+class _TorchOperations:
     def check(self, layer: str, rows: torch.Tensor) -> None:
         """Refuse rows of a type, or on a device, that the layer cannot use.
 
@@ -100,7 +100,7 @@ def made_of(tensor: torch.Tensor, every: Any = _known) -> dict[Any, Any]:
     return known[1]
 
 
-TORCH = _Torch()
+OPERATIONS = _TorchOperations()
 
 
 class GATConv(GraphAttention, torch.nn.Module):
@@ -109,7 +109,7 @@ class GATConv(GraphAttention, torch.nn.Module):
     A `state_dict` of either loads into the other, and the same torch seed gives the same initial weights.
     """
 
-    framework: ClassVar[Framework] = TORCH
+    operations: ClassVar[Operations] = OPERATIONS
     name: ClassVar[str] = "ug.torch.GATConv"
 
     @override
@@ -170,7 +170,7 @@ class SAGEConv(GraphSage, torch.nn.Module):
     A `state_dict` of either loads into the other, and the same torch seed gives the same initial weights.
     """
 
-    framework: ClassVar[Framework] = TORCH
+    operations: ClassVar[Operations] = OPERATIONS
     name: ClassVar[str] = "ug.torch.SAGEConv"
 
     @override

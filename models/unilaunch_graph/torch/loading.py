@@ -70,7 +70,7 @@ def remedy_of(error: BaseException, rank: int) -> str:
         )
     if "torch_geometric" not in sys.modules:
         return ""
-    from unilaunch_graph.torch.distributed import remedy_of as remedy_of_layer
+    from unilaunch_graph.torch.watching import remedy_of as remedy_of_layer
 
     return remedy_of_layer(error)
 

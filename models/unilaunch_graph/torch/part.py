@@ -11,7 +11,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from torch.autograd import forward_ad
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -24,23 +23,14 @@ from unilaunch_graph.partition.part import Part, edge_ids, merge_in_edges
 from unilaunch_graph.partition.reversal import Leaving, Reversed, leaving_edges, reverse_part
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.torch.ranks import Ranks, TensorEdges, TensorFetch, TensorHalo, tells_flip
+from unilaunch_graph.torch.running import is_eager
 from unilaunch_torch.linear import apply
-
-
-def is_eager() -> bool:
-    """Return whether tensors hold numbers now: not in torch.compile, torch.func or forward-mode derivatives."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001  (torch has no other name for it)
-        and forward_ad._current_level < 0  # noqa: SLF001
-    )
-
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 #: Integers of the size of floats that numpy or MPI does not have, by their bytes.
 _WORDS = {1: torch.uint8, 2: torch.int16}
 #: The edge_index of each part in use, by its id.
-_EDGES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+_EDGES_IN_USE: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +64,8 @@ def version_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What makes the reversed part of a part: the same nodes, and the edges out of them, turned round.
+class Reversal:
+    """What makes the reversed part of a part: the same nodes, and the edges out of them, with both ends exchanged.
 
     Attributes:
         fields: Where the reversed part differs: `dataclasses.replace(part, **fields)`. Its edges have no rows.
@@ -90,13 +80,13 @@ class Turn:
 class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
 
-    exchange: TensorHalo = field(repr=False)
+    halo_operator: TensorHalo = field(repr=False)
     #: Whether the edges of every rank differ from their flip.
     all_tell: bool = field(repr=False)
     #: The halo of *x* and the normalisations of the edges, which seldom change.
     cache: dict[Hashable, CacheEntry] = field(default_factory=dict, repr=False)
     #: At most one, made when it is first needed.
-    turns: list[Turn] = field(default_factory=list, repr=False)
+    reversals: list[Reversal] = field(default_factory=list, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -136,7 +126,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         outputs: Any = entry.outputs
         return outputs  # type: ignore[no-any-return]
 
-    def turn(self) -> Turn:
+    def reversal(self) -> Reversal:
         """Return what makes the reversed part, made in the first call. All ranks must call this.
 
         Raises:
@@ -146,23 +136,23 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
             raise SpecError(
                 "edge_index.flip(0) of a part.edge_index that has been written to: expected the edges that were loaded"
             )
-        if not self.turns:
+        if not self.reversals:
             leaving = leaving_edges(self.arrays)
             arrived, counts = self._arriving(leaving)
-            turned = reverse_part(self.arrays, leaving, arrived, counts)
+            there = reverse_part(self.arrays, leaving, arrived, counts)
             with torch.inference_mode(mode=False):  # as in `cached`
-                exchange, edges = self._turned_exchanges(turned, leaving, counts)
-                edge_index = torch.from_numpy(turned.ends).to(self.device)
+                exchange, edges = self._reversed_exchanges(there, leaving, counts)
+                edge_index = torch.from_numpy(there.ends).to(self.device)
             fields = {
-                "edge_index": edge_index, "num_halo": turned.part.num_halo, "arrays": turned.part,
-                "exchange": exchange, "cache": {}, "turns": [],
+                "edge_index": edge_index, "num_halo": there.part.num_halo, "arrays": there.part,
+                "halo_operator": exchange, "cache": {}, "reversals": [],
                 "all_tell": not self.ranks.any(is_here=not tells_flip(edge_index)),
                 "edge_weight": None, "edge_attr": None, "edge_type": None, "edge_arrays": {},
             }  # fmt: skip
             back = {name: getattr(self, name) for name in fields}
-            fields["turns"].append(Turn(back, Transposed(edges)))
-            self.turns.append(Turn(fields, edges))
-        return self.turns[0]
+            fields["reversals"].append(Reversal(back, Transposed(edges)))
+            self.reversals.append(Reversal(fields, edges))
+        return self.reversals[0]
 
     def _arriving(self, leaving: Leaving) -> tuple[NDArray[Any], list[int]]:
         """Return the edges that come to this rank, and how many of each rank."""
@@ -170,11 +160,11 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         counts = self.ranks.swap(leaving.counts, once, once).tolist()
         return self.ranks.swap(leaving.rows, leaving.counts.tolist(), counts), counts
 
-    def _turned_exchanges(self, turned: Reversed, leaving: Leaving, counts: list[int]) -> tuple[Any, LinearOperator]:
+    def _reversed_exchanges(self, there: Reversed, leaving: Leaving, counts: list[int]) -> tuple[Any, LinearOperator]:
         """Return the halo exchange of the reversed part, and the exchange of rows of edges."""
-        order, places = (torch.from_numpy(array).to(self.device) for array in (leaving.order, turned.places))
+        order, places = (torch.from_numpy(array).to(self.device) for array in (leaving.order, there.places))
         sent = TensorFetch(order, leaving.counts.tolist(), counts, len(order), self.ranks)
-        return TensorHalo.of(turned.part, self.ranks), TensorEdges(sent, places)
+        return TensorHalo.of(there.part, self.ranks), TensorEdges(sent, places)
 
     @property
     @override
@@ -193,12 +183,12 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         if self.world_size == 1:
             return rows
         if rows is self.x and not rows.requires_grad:
-            return self.cached("x", (rows,), lambda: (self.exchange.matmat(rows),))[0]
-        return apply(self.exchange, rows)
+            return self.cached("x", (rows,), lambda: (self.halo_operator.matmat(rows),))[0]
+        return apply(self.halo_operator, rows)
 
     @override
-    def sum_at_home(self, rows: torch.Tensor) -> torch.Tensor:
-        return apply(Transposed(self.exchange), rows)
+    def halo_summed(self, rows: torch.Tensor) -> torch.Tensor:
+        return apply(Transposed(self.halo_operator), rows)
 
     @override
     def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
@@ -299,16 +289,16 @@ def make_part(
         ),
         owned=tensor(part.owned),
         arrays=without_rows(part),
-        exchange=TensorHalo.of(part, ranks),
+        halo_operator=TensorHalo.of(part, ranks),
         all_tell=not cannot_tell,
     )
-    _EDGES[id(made.edge_index)] = made.edge_index
+    _EDGES_IN_USE[id(made.edge_index)] = made.edge_index
     return made
 
 
 def is_of_part(value: object) -> bool:
     """Return whether *value* is the edge_index of a part."""
-    edges = _EDGES.get(id(value))
+    edges = _EDGES_IN_USE.get(id(value))
     return edges is not None and edges is value
 
 

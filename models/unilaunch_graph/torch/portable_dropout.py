@@ -8,68 +8,68 @@ in that forward, and of what each row is of: a node's global id, or the ids of b
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
-from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
-from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.ranks import SIMULATED
 from unilaunch_graph.operators.torch_masks import Ids, mask_of_ids
-from unilaunch_graph.torch.functions import RUNNING, current, on_part
+from unilaunch_graph.torch.layers import made_of
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.running import ON_BLOCK, RUNNING, current, running_on
+from unilaunch_graph.torch.sums import kept_edges, known_edges
 
-#: Functions that drop single elements, or whole channels: all elements of a row's column.
-_ELEMENTS = frozenset({functional.dropout, functional.alpha_dropout, torch.dropout, torch.alpha_dropout})
-_CHANNELS = frozenset({
-    functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.feature_alpha_dropout,
-    torch.feature_dropout, torch.feature_alpha_dropout,
+#: Functions that drop single elements; others drop channels, or keep mean and variance.
+_ELEMENTS = frozenset({functional.dropout, torch.dropout})
+_OTHERS = frozenset({
+    functional.alpha_dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d,
+    functional.feature_alpha_dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
 })  # fmt: skip
-DROPOUTS = _ELEMENTS | _CHANNELS
-_ALPHA = frozenset({
-    functional.alpha_dropout, functional.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
-})  # fmt: skip
-#: Axes of the rows that these take as a batch; rows with one axis less are one sample, whose first axis are channels.
-_BATCHED = {functional.dropout1d: 3, functional.dropout3d: 5, functional.feature_alpha_dropout: 5}
-#: What SELU of minus infinity is, negated (Klambauer et al., NeurIPS 2017).
-_SATURATION = 1.7580993408473766
+DROPOUTS = _ELEMENTS | _OTHERS
 #: Functions with a dropout of their own.
 _RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
-#: Lists of edges of other lengths that are remembered.
-_MOST_LISTS = 4
 _OF_EACH_RANK = "each rank drops elements of its own, so the curve depends on the number of ranks"
 
 _logger = logging.getLogger("unilaunch_graph")
-#: The dropouts of the model that runs.
-_RUNNING: ContextVar["Dropouts | None"] = ContextVar("_RUNNING", default=None)
-#: The edges of the layer that passes messages.
-_EDGES: ContextVar[torch.Tensor | None] = ContextVar("_EDGES", default=None)
-#: The checkpointed functions that run, the outermost first.
-_SEGMENTS: ContextVar[tuple["_Segment", ...]] = ContextVar("_SEGMENTS", default=())
+
+
+class _Now(NamedTuple):
+    """What runs now.
+
+    Attributes:
+        dropouts: The dropouts of the model.
+        edges: The edges of the layer that passes messages.
+        segments: The checkpointed functions, the outermost first.
+    """
+
+    dropouts: "Dropouts | None" = None
+    edges: torch.Tensor | None = None
+    segments: tuple["_Segment", ...] = ()
+
+
+_NOTHING = _Now()
+_NOW: ContextVar[_Now] = ContextVar("_NOW", default=_NOTHING)
 
 
 class _Place(NamedTuple):
     """Where a model is in its sequence of masks.
 
     Attributes:
-        forward: Number of the forward.
-        dropout: Number of masks that it has drawn.
-        is_counted: Whether the running forward has its number: one in evaluation mode gets it with its first mask.
+        forward: Number of forwards that have drawn a mask.
+        dropout: Number of masks that the running one has drawn.
     """
 
     forward: int = 0
     dropout: int = 0
-    is_counted: bool = False
 
 
 class Dropouts(TorchFunctionMode):
@@ -86,9 +86,8 @@ class Dropouts(TorchFunctionMode):
     def __init__(self, part: GraphPart, name: str, seed: int) -> None:
         super().__init__()
         self.part, self.name, self.seed, self.place = part, name, seed, _Place()
-        self.outer: list[Dropouts | None] = []
+        self.outer: list[_Now] = []
         self.told: set[str] = set()
-        self.lists: dict[tuple[int, int], tuple[torch.Tensor, Ids]] = {}
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Return the dropouts of a copy of the model, at the same place."""
@@ -99,32 +98,32 @@ class Dropouts(TorchFunctionMode):
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        if func in _ELEMENTS or func in _CHANNELS:
+        if func in _ELEMENTS:
             return self._drop(func, args, options)
         if func in _NATIVE:
             self._look_at(func, args, options)
         return func(*args, **options)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def begin(self, *, is_counted: bool) -> None:
+    def begin(self) -> None:
         """Start a forward, or another method of the model."""
-        self.outer.append(_RUNNING.get())
-        _RUNNING.set(self)
-        self._move(_Place(self.place.forward + is_counted, 0, is_counted))
+        self.outer.append(_NOW.get())
+        _NOW.set(self.outer[-1]._replace(dropouts=self))
+        self._move(_Place(self.place.forward))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def end(self) -> None:
         """End what `begin` has started."""
-        _RUNNING.set(self.outer.pop())
+        _NOW.set(self.outer.pop())
 
     def draw(self) -> tuple[int, int]:
         """Return the keys of the next mask."""
-        forward, dropout, is_counted = self.place
-        self._move(_Place(forward, dropout + 1, is_counted=True) if is_counted else _Place(forward + 1, 1, True))
+        forward, dropout = self.place
+        self._move(_Place(forward + (dropout == 0), dropout + 1))
         return stream_keys(self.seed, self.place.forward, self.place.dropout)
 
     def _move(self, place: _Place) -> None:
-        for segment in _SEGMENTS.get():
+        for segment in _NOW.get().segments:
             segment.starts.setdefault(self, self.place)
         self.place = place
 
@@ -135,36 +134,26 @@ class Dropouts(TorchFunctionMode):
         if not is_on or not 0 < p <= 1 or not is_usual:
             result: torch.Tensor = func(*args, **options)  # nothing is drawn, or torch says what is wrong
             return result
-        num_axes = rows.dim()
-        if func in _CHANNELS:
-            num_axes = 2 - (rows.dim() < _BATCHED.get(func, 0))
-        shape = (*rows.shape[:num_axes], *(1 for _ in rows.shape[num_axes:]))
-        factor, shift = self._mask(rows, shape, p), None
-        if func in _ALPHA and p < 1:
-            factor, shift = _alpha(factor, p)
-        dropped = rows.mul_(factor.to(rows.dtype)) if inplace else rows * factor.to(rows.dtype)
-        if shift is None:
-            return dropped
-        return dropped.add_(shift.to(rows.dtype)) if inplace else dropped + shift.to(rows.dtype)
+        mask = self._mask(rows, p).to(rows.dtype)
+        return rows.mul_(mask) if inplace else rows * mask
 
-    def _mask(self, rows: torch.Tensor, shape: tuple[int, ...], p: float) -> torch.Tensor:
+    def _mask(self, rows: torch.Tensor, p: float) -> torch.Tensor:
         """Return 0 where an element is dropped, and 1 / (1 - p) where it is kept, in float32 or float64."""
         keys, kind = self.draw(), torch.float64 if rows.dtype == torch.float64 else torch.float32
         if p == 1:
-            return torch.zeros(shape, dtype=kind, device=rows.device)
-        axis, ids = self._rows_of(rows, shape or (1,))
-        length, *others = shape or (1,)
-        if axis:
-            length, others = shape[axis], [*shape[:axis], *shape[axis + 1 :]]
-        mask: torch.Tensor = mask_of_ids(ids, (length, *others), keys, p, kind)
-        return mask.to(rows.device).movedim(0, axis).reshape(shape)
+            return torch.zeros(rows.shape, dtype=kind, device=rows.device)
+        axis, ids = self._rows_of(rows)
+        first, *others = rows.movedim(axis, 0).shape if rows.dim() else (1,)
+        mask: torch.Tensor = mask_of_ids(ids, (first, *others), keys, p, kind)
+        return mask.to(rows.device).movedim(0, axis).reshape(rows.shape)
 
-    def _rows_of(self, rows: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, Ids]:
+    def _rows_of(self, rows: torch.Tensor) -> tuple[int, Ids]:
         """Return the axis of the rows, and what each row is of."""
+        shape = rows.shape or (1,)
         if isinstance(rows, torch.nn.Parameter) or isinstance(rows._base, torch.nn.Parameter):  # noqa: SLF001
             return 0, (torch.arange(shape[0], device=self.part.device),)  # the same on every rank
-        layer = _EDGES.get()
-        lists = self._known_edges() if layer is None else [layer]
+        layer = _NOW.get().edges
+        lists = known_edges(current(self.part)) if layer is None else [layer]
         for axis in range(max(1, len(shape) - 1)):
             edges = next((one for one in lists if one.shape[1] == shape[axis]), None)
             nodes = self._nodes(shape[axis])
@@ -191,28 +180,15 @@ class Dropouts(TorchFunctionMode):
             return part.owned
         return _nodes_with_halo(part) if length == part.num_owned + part.num_halo else None
 
-    def _known_edges(self) -> list[torch.Tensor]:
-        """Return the part's edges, and those with the loops of a normalisation, whose weights are dropped (APPNP)."""
-        part = current(self.part)
-        made = (tensor for entry in part.cache.values() for tensor in entry.outputs)
-        return [part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
-
     def _ends(self, edges: torch.Tensor) -> Ids:
         """Return both ends of each edge as global ids, and how many of the same ends stand before it."""
         part = current(self.part)
-        key = id(part.edge_index), edges.shape[1]
-        known = self.lists.get(key)
-        if (
-            known is not None and edges.device.type == "cpu" and torch.equal(known[0], edges)
-        ):  # a GPU would be waited for
-            return known[1]
-        sources, targets = _nodes_with_halo(part)[edges]
-        ids = sources, targets, _repeats(edges, part.num_owned + part.num_halo)
-        if len(self.lists) >= _MOST_LISTS:
-            self.lists.clear()
-        if edges.device.type == "cpu":
-            self.lists[key] = edges.clone(), ids
-        return ids
+        made = made_of(kept_edges(edges, part)) if edges.device.type == "cpu" else {}  # a GPU would be waited for
+        if "ends" not in made:
+            sources, targets = _nodes_with_halo(part)[edges]
+            made["ends"] = sources, targets, _repeats(edges, part.num_owned + part.num_halo)
+        ends: Ids = made["ends"]
+        return ends
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _look_at(self, func: Any, args: Any, options: Mapping[str, Any]) -> None:
@@ -230,35 +206,28 @@ class Dropouts(TorchFunctionMode):
             _logger.warning(sentence)
 
 
-def follow_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
-    """Let the dropouts of *model* drop the same for any number of ranks. All ranks must call this.
+def give_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
+    """Give *model* its `Dropouts`, which `with_dropouts` takes. All ranks must call this.
 
     Its seed is the next number of torch's generator, of rank 0; each rank draws one, so the generators stay alike.
     """
-    model = getattr(model, "_orig_mod", model)  # compiled before `distribute`
     seed = torch.randint(2**62, ()).to(part.device)
     part.ranks.broadcast(seed)
     dropouts = Dropouts(part, type(model).__name__, int(seed))
     for module in model.modules():
         setattr(module, Dropouts.ATTRIBUTE, dropouts)
-    own = set() if isinstance(model, MessagePassing) else set(dir(type(model))) - set(dir(torch.nn.Module))
-    for name in ("forward", *sorted(own)):
-        if name in vars(model) or isinstance(inspect.getattr_static(model, name), FunctionType):
-            method = getattr(model, name)
-            if isinstance(method, MethodType) and method.__self__ is model:
-                setattr(model, name, MethodType(with_dropouts(method.__func__, is_forward=name == "forward"), model))
     _follow_checkpoints()
 
 
-def with_dropouts(method: Callable[..., Any], *, is_forward: bool) -> Callable[..., Any]:
-    """Return a method with the dropouts of its model; outermost of the model's methods, it may be a forward."""
+def with_dropouts(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that, outermost of its model's, draws the masks of a forward."""
 
     @wraps(method)
     def run(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
         dropouts: Dropouts = getattr(self, Dropouts.ATTRIBUTE)
-        if _RUNNING.get() is dropouts or ON_BLOCK.get() or SIMULATED.get():
+        if _NOW.get().dropouts is dropouts or ON_BLOCK.get() or SIMULATED.get():
             return method(self, *args, **options)
-        dropouts.begin(is_counted=is_forward and self.training)
+        dropouts.begin()
         try:
             with dropouts:
                 return method(self, *args, **options)
@@ -271,19 +240,19 @@ def with_dropouts(method: Callable[..., Any], *, is_forward: bool) -> Callable[.
 @contextmanager
 def edges_of_layer(edge_index: torch.Tensor) -> Iterator[None]:
     """Say which edges a layer passes its messages along: inside, rows of that number are of these edges."""
-    token = _EDGES.set(edge_index)
+    token = _NOW.set(_NOW.get()._replace(edges=edge_index))
     try:
         yield
     finally:
-        _EDGES.reset(token)
+        _NOW.reset(token)
 
 
 def draw_seed() -> int:
     """Return the seed of a layer with a dropout of its own: the model's next mask, or a number of torch's generator."""
-    running = _RUNNING.get()
-    if running is None:
+    dropouts = _NOW.get().dropouts
+    if dropouts is None:
         return int(torch.randint(2**62, ()))
-    low, high = running.draw()
+    low, high = dropouts.draw()
     return (low | high << 32) >> 2
 
 
@@ -299,8 +268,8 @@ def dropout_state(model: torch.nn.Module, state: Mapping[str, int] | None = None
         state: What this has returned; None changes nothing.
 
     Returns:
-        "seed", which rank 0 has drawn in `distribute`, and "forward", the number of forwards so far: those in training
-        mode, and those in evaluation mode that have dropped elements.
+        "seed", which rank 0 has drawn in `distribute`, and "forward", the number of forwards so far that have dropped
+        elements.
 
     Raises:
         SpecError: The model is not distributed, or *state* is none.
@@ -321,41 +290,35 @@ class _Segment:
     """A function under `torch.utils.checkpoint`: when it is called again in backward, it draws what it has drawn."""
 
     def __init__(self) -> None:
-        self.running, self.part, self.edges = _RUNNING.get(), RUNNING.part, _EDGES.get()
+        self.now, self.part = _NOW.get(), RUNNING.part
         self.starts: dict[Dropouts, _Place] = {}
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Note from which place each model draws first."""
-        token = _SEGMENTS.set((*_SEGMENTS.get(), self))
+        token = _NOW.set(self.now._replace(segments=(*self.now.segments, self)))
         try:
             yield
         finally:
-            _SEGMENTS.reset(token)
+            _NOW.reset(token)
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function as backward calls it."""
 
         def recompute(*args: Any, **options: Any) -> Any:
             places = {dropouts: dropouts.place for dropouts in self.starts}
-            tokens = _RUNNING.set(self.running), _SEGMENTS.set(()), _EDGES.set(self.edges)
+            token = _NOW.set(self.now._replace(segments=()))
             for dropouts, place in self.starts.items():
                 dropouts.place = place
             try:
-                with _mode_of(self.running):
-                    return on_part(function, self.part)(*args, **options)
+                with self.now.dropouts or nullcontext(), running_on(self.part):
+                    return function(*args, **options)
             finally:
-                _RUNNING.reset(tokens[0])
-                _SEGMENTS.reset(tokens[1])
-                _EDGES.reset(tokens[2])
+                _NOW.reset(token)
                 for dropouts, place in places.items():
                     dropouts.place = place
 
         return recompute
-
-
-def _mode_of(dropouts: Dropouts | None) -> AbstractContextManager[Any]:
-    return nullcontext() if dropouts is None else dropouts
 
 
 @cache
@@ -390,18 +353,16 @@ def _follow_checkpoints() -> None:
     checkpoint._checkpoint_without_reentrant_generator = without_reentrant  # noqa: SLF001
 
 
-def _alpha(mask: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what alpha dropout multiplies by and adds: what is dropped saturates, mean and variance stay."""
-    is_kept = (mask != 0).to(mask.dtype)
-    scale = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
-    return is_kept * scale, (is_kept - 1 + p) * _SATURATION * scale
-
-
 def _given(
     input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None  # noqa: A002, FBT001, FBT002
 ) -> tuple[torch.Tensor, float, bool, bool]:  # fmt: skip
     """Return the arguments of a dropout: torch's own functions call one of them *train*."""
     return input, p, training if train is None else train, inplace
+
+
+def _of_others(args: Any, options: Mapping[str, Any]) -> str:
+    _, p, is_on, _ = _given(*args, **options)
+    return "alpha dropout, or of whole channels," if p and is_on else ""
 
 
 def _of_recurrent(args: Any, _: Mapping[str, Any]) -> str:
@@ -421,6 +382,7 @@ def _of_products(args: Any, options: Mapping[str, Any]) -> str:
 
 #: Functions with a dropout of their own, and what tells its name if it drops.
 _NATIVE: Mapping[Any, Callable[[Any, Mapping[str, Any]], str]] = {
+    **dict.fromkeys(_OTHERS, _of_others),
     **dict.fromkeys(_RECURRENT, _of_recurrent),
     functional.multi_head_attention_forward: _of_attention,
     functional.scaled_dot_product_attention: _of_products,

@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from threading import get_ident
 from types import MethodType
@@ -27,9 +26,7 @@ from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.loading import load_arrays
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
-
-#: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
-ON_BLOCK: ContextVar[bool] = ContextVar("ON_BLOCK", default=False)
+from unilaunch_graph.torch.running import ON_BLOCK
 
 
 def blocks(

@@ -40,16 +40,11 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
         [conv.DynamicEdgeConv, conv.GravNetConv, conv.XConv],
         "it looks for the nearest nodes in the whole graph: make the edges beforehand, and take EdgeConv",
     ),
-    **dict.fromkeys(
-        [conv.HANConv, conv.HGTConv, conv.HeteroConv],
-        "it takes nodes of several types: a part holds nodes of one type",
-    ),
     **dict.fromkeys([models.MetaPath2Vec, models.Node2Vec], "it draws random walks in the whole graph"),
     conv.HypergraphConv: "its edges join many nodes: a part holds edges between two nodes",
     conv.MeshCNNConv: "the order of a node's edges has a meaning for it, and parts sort them",
     conv.PANConv: "it multiplies the whole adjacency matrix with itself",
     conv.SuperGATConv: "it draws pairs of nodes without an edge from the whole graph: take GATConv",
-    conv.WLConv: "it numbers the colours of all nodes of the graph",
     models.LINKX: (
         "its SparseLinear has a row of weights for each node: take SimpleConv(aggr='sum') on "
         "Embedding(part.num_nodes, hidden)(part.owned) in its place"
@@ -57,7 +52,6 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
     models.LightGCN: (
         "its embedding has the rows of all nodes: take LGConv on Embedding(part.num_nodes, width)(part.owned)"
     ),
-    torch.nn.SyncBatchNorm: "it knows torch.distributed only: take BatchNorm1d, which distribute makes exact",
 }
 
 #: Why a function or a method of PyG's is refused that a distributed model calls.
@@ -68,17 +62,13 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
         "it draws among all nodes of the graph: draw pairs of ids with torch.randint, and take ug.torch.fetch",
     ),
     **dict.fromkeys(
-        [utils.add_random_edge, utils.dropout_path, utils.k_hop_subgraph, utils.shuffle_node, utils.subgraph],
+        [utils.add_random_edge, utils.dropout_path, utils.shuffle_node],
         "it needs the nodes and edges of the whole graph: apply it beforehand",
     ),
-    **dict.fromkeys(
-        [utils.assortativity, utils.contains_isolated_nodes, utils.homophily, utils.remove_isolated_nodes],
-        "it is about all edges of the graph: calculate it beforehand, and give the model the result",
-    ),
-    **dict.fromkeys(
+    **dict.fromkeys(  # a CSR matrix with a row for a halo node writes beyond its memory
         [
-            utils.to_scipy_sparse_matrix, utils.to_torch_coo_tensor, utils.to_torch_csc_tensor,
-            utils.to_torch_csr_tensor, utils.to_torch_sparse_tensor,
+            utils.to_torch_coo_tensor, utils.to_torch_csc_tensor, utils.to_torch_csr_tensor,
+            utils.to_torch_sparse_tensor,
         ],
         "the sources of a part's edges are rows of x and of its halo: take SimpleConv(aggr='sum'), or "
         "ug.torch.halo(x, part)[edge_index[0]] and index_add",
@@ -91,16 +81,12 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
         ],
         _OF_EDGES,
     ),
-    models.InnerProductDecoder.forward_all: (
-        "it is about pairs of this rank's nodes: call it on all rows, of ug.torch.gather(z, part)"
-    ),
     models.RECT_L.get_semantic_labels: (
         "it takes means over this rank's nodes: add the sums and the counts of each class with ug.torch.sum_ranks"
     ),
     utils.dropout_node: (
         "every rank would drop other nodes: multiply the rows of x with a mask, of which distribute fetches the halo's"
     ),
-    utils.to_undirected: "a part holds the edges into its nodes only: make the graph undirected beforehand",
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Layers that are called with `edge_index.flip(0)`, under `distribute`: they run on the reversed part.
 
-The edges are told by their numbers, whatever has turned them round. A part without edges, or with loops alone, cannot
+The edges are told by their numbers, whatever has flipped them. A part without edges, or with loops alone, cannot
 tell: in such a graph the ranks ask each other at each call of a layer.
 """
 
@@ -17,14 +17,13 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch.errors import SpecError
 from unilaunch_graph.purpose import Purpose
 from unilaunch_graph.simulation import EDGE_FIELDS
-from unilaunch_graph.torch.functions import current, running_on
 from unilaunch_graph.torch.layers import made_of
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_flip, is_same
-from unilaunch_graph.torch.prediction import ON_BLOCK
+from unilaunch_graph.torch.part import GraphPart, is_flip, is_same
+from unilaunch_graph.torch.running import ON_BLOCK, current, is_eager, running_on
 from unilaunch_torch.linear import apply
 
 
-def turning(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
+def with_reversal(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
     """Return the forward of a layer, which takes `edge_index.flip(0)` too. All ranks must call it.
 
     Args:
@@ -37,11 +36,11 @@ def turning(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
         if not is_eager() or ON_BLOCK.get():
             return method(self, *args, **options)
         here = current(part)
-        is_here = any(_are_turned(one, here) for one in (*args, *options.values()) if _are_edges(one))
+        is_here = any(_is_flipped(one, here) for one in (*args, *options.values()) if _are_edges(one))
         if not here.ranks.agree_on_flip(is_here=is_here, edges=None if here.all_tell else here.edge_index):
             return method(self, *args, **options)
-        turned, given = _turned(_named(self, args, options), here)
-        with running_on(turned):
+        there, given = _reversed(_named(self, args, options), here)
+        with running_on(there):
             out = method(self, *given[: len(args)], **dict(zip(options, given[len(args) :], strict=True)))
         rows = (one for one in tree_leaves(out) if isinstance(one, torch.Tensor) and one.dim())
         if any(here.num_owned not in one.shape for one in rows):
@@ -58,15 +57,15 @@ def _are_edges(value: Any) -> bool:
     return type(value) is torch.Tensor and value.dtype == torch.int64 and value.dim() == 2 and len(value) == 2  # noqa: PLR2004
 
 
-def _are_turned(edges: torch.Tensor, part: GraphPart) -> bool:
+def _is_flipped(edges: torch.Tensor, part: GraphPart) -> bool:
     """Return whether these are the flip of the part's edges, and not the same."""
     if is_same(edges, part.edge_index):
         return False
     made = made_of(edges)
-    if "turned" not in made or made["turned"][0] is not part.edge_index:
-        made["turned"] = part.edge_index, is_flip(edges, part) and not torch.equal(edges, part.edge_index)
-    are_turned: bool = made["turned"][1]
-    return are_turned
+    if "flip" not in made or made["flip"][0] is not part.edge_index:
+        made["flip"] = part.edge_index, is_flip(edges, part) and not torch.equal(edges, part.edge_index)
+    is_flipped: bool = made["flip"][1]
+    return is_flipped
 
 
 def _named(layer: MessagePassing, args: Sequence[Any], options: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -75,30 +74,30 @@ def _named(layer: MessagePassing, args: Sequence[Any], options: Mapping[str, Any
     return [*zip([*names, *[""] * (len(args) - len(names))], args, strict=True), *options.items()]
 
 
-def _turned(given: Sequence[tuple[str, Any]], part: GraphPart) -> tuple[GraphPart, list[Any]]:
+def _reversed(given: Sequence[tuple[str, Any]], part: GraphPart) -> tuple[GraphPart, list[Any]]:
     """Return the reversed part of *part*, and a layer's arguments there."""
-    turn, arguments = part.turn(), []
-    fields = dict(turn.fields)
+    reversal, arguments = part.reversal(), []
+    fields = dict(reversal.fields)
     for (name, value), is_of_edges in zip(given, _are_of_edges(given, part), strict=True):
-        turned = value
+        there = value
         if _are_edges(value):
             if is_same(value, part.edge_index) or not is_flip(value, part):
                 raise SpecError(f"{name}: a layer is called with edge_index.flip(0) and other edges: call it twice")
-            turned = turn.fields["edge_index"]
+            there = reversal.fields["edge_index"]
         elif is_of_edges:
-            turned = _rows_of_edges(value, part)
+            there = _rows_of_edges(value, part)
             if is_same(value, part.edge_weight):
-                fields["edge_weight"] = turned  # whose norm is kept
-        arguments.append(turned)
+                fields["edge_weight"] = there  # whose norm is kept
+        arguments.append(there)
     return replace(part, **fields), arguments
 
 
 def _rows_of_edges(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     """Return the rows of the reversed part's edges; those of the part's own fields are sent once."""
-    turn = part.turn()
+    reversal = part.reversal()
     if name := next((name for name in EDGE_FIELDS if is_same(rows, getattr(part, name))), None):
-        return part.cached(("turned", name), (rows,), lambda: (apply(turn.edges, rows),))[0]
-    return apply(turn.edges, rows)
+        return part.cached(("reversed", name), (rows,), lambda: (apply(reversal.edges, rows),))[0]
+    return apply(reversal.edges, rows)
 
 
 def _are_of_edges(given: Sequence[tuple[str, Any]], part: GraphPart) -> list[bool]:

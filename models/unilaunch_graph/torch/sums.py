@@ -24,8 +24,9 @@ from typing_extensions import override
 
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
 from unilaunch_graph.operators.halo_edges import Neighbours
-from unilaunch_graph.torch.layers import TORCH, made_of
-from unilaunch_graph.torch.part import GraphPart, is_eager, is_same, version_of
+from unilaunch_graph.torch.layers import OPERATIONS, made_of
+from unilaunch_graph.torch.part import GraphPart, is_same, version_of
+from unilaunch_graph.torch.running import is_eager
 
 _AGGREGATIONS: Mapping[type[Aggregation], bool] = {SumAggregation: False, MeanAggregation: True}  # whether it is a mean
 _LIFTS: frozenset[Any] = frozenset({torch.index_select, torch.Tensor.index_select})
@@ -106,7 +107,7 @@ def sum_of(layer: MessagePassing, messages: Any, index: Any) -> torch.Tensor | N
     given = rows if messages.has_gradient else rows.detach()
     matrix = given.movedim(axis, 0).flatten(1)  # a node's columns of all samples side by side
     is_mean = _AGGREGATIONS[type(layer.aggr_module)]
-    sums = TORCH.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
+    sums = OPERATIONS.apply(_operator(chosen, messages.factor, matrix, is_mean=is_mean), matrix)
     shape = rows.movedim(axis, 0).shape[1:]
     return sums if rows.dim() == 2 else sums.reshape(len(sums), *shape).movedim(0, axis)  # noqa: PLR2004
 
@@ -350,11 +351,7 @@ def _edge_rows(source: _Source, factor: _Factor | None, parent: EdgeRows | None)
 
 def _order(edges: torch.Tensor, part: GraphPart) -> ChosenEdges:
     """Return the edges by target; made once for the part's, for a normalisation's of it, and for equal ones."""
-    sizes = (part.num_owned, part.num_owned + part.num_halo)
-    of_part = [part.edge_index, *(tensor for entry in part.cache.values() for tensor in entry.outputs)]
-    known = next((tensor for tensor in of_part if is_same(edges, tensor)), None)
-    if known is None:
-        known = _keep(edges, made_of(part.edge_index).setdefault("others", deque(maxlen=_KEPT)))
+    sizes, known = (part.num_owned, part.num_owned + part.num_halo), kept_edges(edges, part)
     made = made_of(known)
     if sizes not in made:
         made[sizes] = order_edges(known.numpy(), *sizes)
@@ -362,8 +359,18 @@ def _order(edges: torch.Tensor, part: GraphPart) -> ChosenEdges:
     return chosen
 
 
-def _keep(edges: torch.Tensor, kept: "deque[tuple[torch.Tensor, Any]]") -> torch.Tensor:
-    """Return a tensor of equal edges that was kept, or keep these."""
+def known_edges(part: GraphPart) -> list[torch.Tensor]:
+    """Return the part's edges, and those with the loops of a normalisation, which its cache has."""
+    made = (tensor for entry in part.cache.values() for tensor in entry.outputs)
+    return [part.edge_index, *(one for one in made if one.dtype == torch.int64 and one.dim() == 2)]  # noqa: PLR2004
+
+
+def kept_edges(edges: torch.Tensor, part: GraphPart) -> torch.Tensor:
+    """Return a tensor of equal edges that stays: one that is known, or a copy. `made_of` it is found again."""
+    if (known := next((one for one in known_edges(part) if is_same(edges, one)), None)) is not None:
+        return known
+    kept: deque[tuple[torch.Tensor, Any]]
+    kept = made_of(part.edge_index).setdefault("others", deque(maxlen=_KEPT))
     for other, version in kept:
         if version == version_of(other) and other.shape == edges.shape and torch.equal(other, edges):
             return other
@@ -375,7 +382,7 @@ def _keep(edges: torch.Tensor, kept: "deque[tuple[torch.Tensor, Any]]") -> torch
 def _operator(chosen: ChosenEdges, factor: _Factor | None, rows: torch.Tensor, *, is_mean: bool) -> Neighbours:
     """Return the sum or mean over edges, made once for each tensor of weights."""
     made: dict[Any, Any] = chosen.made
-    key, dtype = (is_mean, rows.dtype), TORCH.dtype(rows)
+    key, dtype = (is_mean, rows.dtype), OPERATIONS.dtype(rows)
     if factor is not None:
         every = chosen.made.setdefault("weights", WeakIdKeyDictionary())
         owner = factor.owner
@@ -385,7 +392,7 @@ def _operator(chosen: ChosenEdges, factor: _Factor | None, rows: torch.Tensor, *
         if factor is not None:
             values = factor.values.to(rows.dtype).numpy().reshape(-1)
             values = values if chosen.places is None else values[chosen.places]
-        made[key] = Neighbours(chosen.edges, dtype, TORCH.pool(), values, mean=is_mean)
+        made[key] = Neighbours(chosen.edges, dtype, OPERATIONS.pool(), values, mean=is_mean)
     operator: Neighbours = made[key]
     return operator
 

@@ -14,7 +14,7 @@ from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import Origin, Partition, load_part, write_nodes, write_parts
+from unilaunch_graph.partition.store import Origin, Partition, read_part, write_nodes, write_parts
 
 PLAIN = make_graph(9, [(0, 1), (1, 2), (3, 4), (2, 8)])
 X = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32)  # wider than one block of columns
@@ -33,7 +33,7 @@ def test_aggregated_once_from_a_file(dtype: type, tmp_path: Path) -> None:
     origin = Origin("x", "x", "x", "x", "x")
     write_parts(tmp_path / "p", origin, parts_of(GRAPH))
     write_nodes(tmp_path / "p", origin, GRAPH, tmp_path / "nodes", print)
-    part = load_part(Partition(tmp_path / "p", "x"), 0, 1)
+    part = read_part(Partition(tmp_path / "p", "x"), 0, 1)
     found = _aggregated(part, dtype)
     np.testing.assert_allclose(found, (dense_a_hat(PLAIN) @ X)[part.owned], rtol=0, atol=1e-5)
     assert found.dtype == dtype

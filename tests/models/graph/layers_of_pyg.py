@@ -102,6 +102,14 @@ def _typed(layer: Any, x: torch.Tensor, g: Any) -> Any:
     return layer(x, g.edge_index, kinds(g))
 
 
+#: Nodes of one type, and edges of one.
+TYPES = (["paper"], [("paper", "cites", "paper")])
+
+
+def _of_one_type(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    return layer({"paper": x}, {TYPES[1][0]: g.edge_index})["paper"]
+
+
 W = WIDTH
 E = EDGE_WIDTH
 #: The classes that can be tried, by name; of SplineConv with `spline_basis` and `spline_weighting` below.
@@ -185,10 +193,16 @@ CASES: dict[str, Case] = {
     "DirGNNConv": Case(lambda: nn.DirGNNConv(nn.GCNConv(W, W))),
     "AntiSymmetricConv": Case(lambda: nn.AntiSymmetricConv(W, num_iters=2)),
     "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), weighted),
+    "HANConv": Case(lambda: nn.HANConv(W, W, TYPES, heads=2), _of_one_type),
+    "HGTConv": Case(lambda: nn.HGTConv(W, W, TYPES, heads=2), _of_one_type),
+    "HeteroConv": Case(lambda: nn.HeteroConv({TYPES[1][0]: nn.SAGEConv(W, W)}), _of_one_type),
     "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), attributed),
 }
 #: The classes that the check by numbers refuses.
-BY_NUMBERS: dict[str, Callable[[], Layer]] = {"GPSConv": lambda: nn.GPSConv(W, nn.SAGEConv(W, W), heads=2)}
+BY_NUMBERS: dict[str, Case] = {
+    "GPSConv": Case(lambda: nn.GPSConv(W, nn.SAGEConv(W, W), heads=2)),
+    "WLConv": Case(nn.WLConv, lambda layer, x, g: layer((x[:, 0] > 0).long(), g.edge_index)),
+}
 
 
 def spline_basis(

@@ -34,14 +34,14 @@ from unilaunch_graph.partition.store import (
     Origin,
     Partition,
     PartReader,
-    load_part,
     nodes_file,
     part_dir,
+    read_part,
     write_nodes,
     write_parts,
 )
 
-ORIGIN = Origin(source="ring", edges="edges", cut="cut", data="print", partitioner="pymetis 1")
+ORIGIN = Origin(source="ring", edges_hash="edges", cut_hash="cut", data_hash="print", partitioner="pymetis 1")
 
 
 def _write(folder: Path, graph: Graph, parts: Iterable[Part], origin: Origin = ORIGIN) -> None:
@@ -73,25 +73,25 @@ def test_a_part_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Another start maps it unread, and reads it once more when one of its files has changed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
     monkeypatch.setattr(hashes, "_SETTLED", -10_000_000_000)
-    load_part(Partition(folder, "print"), 0, 2)
+    read_part(Partition(folder, "print"), 0, 2)
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        assert load_part(Partition(folder, "print"), 0, 2).num_owned == 6
+        assert read_part(Partition(folder, "print"), 0, 2).num_owned == 6
     (labels,) = folder.with_name("nodes").glob("labels-*.npy")
     for path in (labels, part_dir(folder, 0) / "strengths.npy"):
         path.write_bytes(path.read_bytes()[:-1] + b"\x07")
         with pytest.raises(InputError, match=rf"{path.name}: damaged"):
-            load_part(Partition(folder, "print"), 0, 2)
+            read_part(Partition(folder, "print"), 0, 2)
 
 
 def test_rows_are_read_piece_by_piece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank holds a few bytes of the file beside its own rows; many rows are mapped from a temporary file."""
-    whole = [load_part(Partition(folder, "print"), index, 2) for index in range(2)]
+    whole = [read_part(Partition(folder, "print"), index, 2) for index in range(2)]
     monkeypatch.setattr(store, "_BLOCK", 50)
     monkeypatch.setattr(store, "_STEP", 100)
     monkeypatch.setattr(store, "_SHARE", 0.0)
     for part in whole:
-        read = load_part(Partition(folder, "print"), part.index, 2)
+        read = read_part(Partition(folder, "print"), part.index, 2)
         np.testing.assert_array_equal(read.features, part.features)
         np.testing.assert_array_equal(read.labels, part.labels)
         assert isinstance(read.features, np.memmap)
@@ -150,7 +150,7 @@ def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], word
     """And what to do. The other part needs none of it."""
     damage(folder)
     with pytest.raises(InputError, match=words) as refusal:
-        load_part(Partition(folder, "print"), 0, 2)
+        read_part(Partition(folder, "print"), 0, 2)
     assert "\n" not in str(refusal.value)
     assert "delete" in str(refusal.value) or "put it back" in str(refusal.value)
 
@@ -195,7 +195,7 @@ def test_two_hosts_that_cut_at_once_make_one_whole_partition(tmp_path: Path, mon
         write_parts(folder, ORIGIN, parts())
     write_parts(folder, ORIGIN, iter(_parts()))
     write_nodes(folder, ORIGIN, _graph(), tmp_path / "nodes", print)
-    assert [load_part(Partition(folder, "print"), index, 2).num_owned for index in range(2)] == [6, 6]
+    assert [read_part(Partition(folder, "print"), index, 2).num_owned for index in range(2)] == [6, 6]
     assert {path.name for path in tmp_path.iterdir()} == {"ring", "nodes"}
 
 
@@ -225,7 +225,7 @@ def test_every_array_of_every_part_is_the_same(name: str, owner: Any, tmp_path: 
     written = _shuffled(graph, owner, num_parts)
     _write(tmp_path / name, graph, written)
     for index, part in enumerate(written):
-        read = load_part(Partition(tmp_path / name, "print"), index, num_parts)
+        read = read_part(Partition(tmp_path / name, "print"), index, num_parts)
         assert isinstance(read.owned_indices, np.memmap) or not part.num_owned
         for field in fields(Part):
             if field.name == "inputs_sha256":
@@ -261,7 +261,7 @@ def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> Non
         if path.suffix == ".json" and path.read_bytes().split() == raw.split():
             return  # another white space between its values, or none at its end: it says the same
         with pytest.raises(InputError) as refusal:
-            load_part(Partition(fragile, "print"), 0, 2)
+            read_part(Partition(fragile, "print"), 0, 2)
         assert "\n" not in str(refusal.value)
     finally:
         path.write_bytes(raw)
@@ -294,4 +294,4 @@ def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
         parts[0] = replace(parts[0], **{name: array})
     _write(tmp_path / "ring", graph, parts)
     with pytest.raises(InputError, match=words + ".*delete the partition"):
-        load_part(Partition(tmp_path / "ring", "print"), 0, 2)
+        read_part(Partition(tmp_path / "ring", "print"), 0, 2)

@@ -52,13 +52,6 @@ def _along_edges(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
     return x.new_zeros(x.shape).index_add(0, edges[1], messages)[:, :CLASSES]
 
 
-def _channels(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
-    rows = (
-        functional.dropout1d(torch.stack([x, x], 2), 0.5) + functional.dropout3d(x[:, :, None, None, None])[..., 0, 0]
-    )
-    return net.conv(rows.sum(2), edges)
-
-
 def _stacked(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
     """Rows of nodes on another axis than the first."""
     return net.conv(functional.dropout(torch.stack([x, 2 * x]), 0.5).sum(0), edges)
@@ -81,8 +74,6 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "in place": lambda: Net(
         lambda net, x, edges: net.conv(functional.dropout(net.linear(x), 0.5, inplace=True), edges)
     ),
-    "FeatureAlphaDropout": lambda: _dropped(functional.feature_alpha_dropout, p=0.4, training=True),
-    "channels": lambda: Net(_channels),
     "a stack": lambda: Net(_stacked),
     "all": lambda: _dropped(functional.dropout, p=1.0),
     "against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, heads=2, concat=False, dropout=0.5)),
@@ -260,6 +251,8 @@ TOLD: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
         lambda _, x, __: torch.nn.MultiheadAttention(WIDTH, 2, 0.5).double()(x[None], x[None], x[None])[0],
         "MultiheadAttention",
     ),
+    "alpha": (lambda _, x, __: functional.alpha_dropout(x, 0.5, training=True), "alpha dropout"),
+    "channels": (lambda _, x, __: functional.dropout1d(x[:, :, None], 0.5)[:, :, 0], "of whole channels"),
 }  # fmt: skip
 
 

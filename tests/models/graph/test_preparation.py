@@ -23,7 +23,7 @@ from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.partition import partitioners, preparation
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import Partition, PartReader, load_part
+from unilaunch_graph.partition.store import Partition, PartReader, read_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
@@ -105,7 +105,7 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
         given = {"dataset": Path(name), "data_dir": tmp_path, "partition_dir": folder, "num_parts": 2}
         options = PartitionSpec.model_validate({**given, "edges": "given"})
         assert PartitionCommand().run(options) == 0
-        parts = [load_part(_partition(options, as_given=as_given), 0, 2) for as_given in (False, True)]
+        parts = [read_part(_partition(options, as_given=as_given), 0, 2) for as_given in (False, True)]
         assert [part.is_directed for part in parts] == [False, folders == 2]
         assert len(list(folder.glob("*/part.0"))) == folders
 
@@ -190,7 +190,7 @@ def test_other_rows_on_the_same_edges_are_no_new_cut(name: str, tmp_path: Path) 
         written[change] = {Path(path).name.partition("-")[0] for path in now.keys() - before.keys()}
         before = now
         graph = open_dataset(options.dataset, tmp_path, None, 0, normalize_features=None).load()
-        for part in (load_part(partition, index, 2) for index in range(2)):
+        for part in (read_part(partition, index, 2) for index in range(2)):
             for array in ("features", "labels", "split"):
                 np.testing.assert_array_equal(getattr(part, array), getattr(graph, array)[part.owned])
             assert part.split_sizes == graph.split_sizes
@@ -216,12 +216,12 @@ def test_jobs_that_stage_one_graph_each_read_their_own_folder(tmp_path: Path) ->
     assert len({(cut.folder, cut.fingerprint) for cut in cuts}) == 1
     assert not list(tmp_path.glob("partitions/*-nodes/features-*"))
     for cut in cuts:
-        part = load_part(cut, 0, 2)
+        part = read_part(cut, 0, 2)
         np.testing.assert_array_equal(part.features, x[part.owned])
     shutil.rmtree(tmp_path / "a")
-    np.testing.assert_array_equal(load_part(cuts[2], 1, 2).features, x[load_part(cuts[3], 1, 2).owned])
+    np.testing.assert_array_equal(read_part(cuts[2], 1, 2).features, x[read_part(cuts[3], 1, 2).owned])
     with pytest.raises(InputError, match=r"a/graph/[xy]\.npy: is missing"):
-        load_part(cuts[0], 0, 2)
+        read_part(cuts[0], 0, 2)
 
 
 def test_a_graph_that_is_replaced_while_it_is_read_is_no_success(
@@ -243,7 +243,7 @@ def test_a_graph_that_is_replaced_while_it_is_read_is_no_success(
             _partition(options, 1, as_given=False)
     for content in (old, new):
         np.savez(path, **content)
-        part = load_part(_partition(options, 1, as_given=False), 0, 1)
+        part = read_part(_partition(options, 1, as_given=False), 0, 1)
         np.testing.assert_array_equal(part.features, content["x"])
 
 
@@ -257,7 +257,7 @@ def test_a_damaged_copy_of_the_rows_is_named_and_made_anew(tmp_path: Path, capsy
     assert preparation.prepare(options, 2, Log(), as_given=True) == first
     assert f"{split}: was damaged: written anew" in capsys.readouterr().err
     assert split.read_bytes() == whole
-    assert load_part(first, 0, 2).num_nodes == 60
+    assert read_part(first, 0, 2).num_nodes == 60
 
 
 def test_a_partition_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
