@@ -201,15 +201,20 @@ def test_an_early_end_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
 
 
 def test_patience_counts_as_in_a_single_run(tmp_path: Path) -> None:
-    """Though the run before ended between two evaluations, with one of its own, or evaluated at another interval."""
+    """Though the run before ended between two evaluations, with one of its own, or evaluated at another interval.
+
+    In float32 too its losses are the same bits, and what the run before has evaluated is in the result.
+    """
     arguments = ["run", "--data-dir", "data", "--lr", "0.5", "--patience", "2", "--eval-every", "4", "--epochs"]
-    whole = unilaunch([*arguments, "200"], tmp_path).check().result["epochs"]
+    single = unilaunch([*arguments, "200"], tmp_path).check().result
+    whole = single["epochs"]
     assert whole < 200
     for before, every in ((whole - 2, 4), (whole - 4, whole)):
         unilaunch([*arguments, str(before)], tmp_path).check()
         again = unilaunch([*arguments, "200", "--eval-every", str(every), "--resume"], tmp_path).check()
         assert f"resumed after epoch {before}" in again.console
-        assert again.result["epochs"] == whole
+        assert (again.result["epochs"], again.result["loss"]) == (whole, single["loss"])
+        assert {*range(4, whole + 1, 4)} <= {one["epoch"] for one in again.result["evaluations"]}
 
 
 def test_resumed_runs_keep_as_many_checkpoints_as_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from jobs.idx import first_images
 from jobs.mpirun import Launcher, alone, finish, unilaunch
+from jobs.test_launchers import LEFT
 
 PROGRAMS = Path(__file__).parent / "programs"
 MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
@@ -95,10 +96,11 @@ sys.exit(0)
 def test_threads_and_exit_functions_can_use_the_communication(openmpi5: Launcher, tmp_path: Path) -> None:
     """As in plain Python, and under torchrun: a checkpoint is written in the background, the last totals at the end.
 
-    A group can follow another: the store of the job outlives them, and its keys do.
+    A group can follow another: the store of the job outlives them, and its keys do. What torchrun has left in the shell
+    does not count.
     """
     (tmp_path / "farewell.py").write_text(GROUPS)
-    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path).check()
+    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path, variables=LEFT).check()
     sums = "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12))
     assert [job.said(rank) for rank in range(2)] == [f"{sums}thread 2.0\nexit function 2.0\n"] * 2
 

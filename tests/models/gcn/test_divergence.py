@@ -14,7 +14,7 @@ from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.device import device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
-from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors
+from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_device import TorchDeviceTensors
@@ -27,6 +27,9 @@ CONFIG = NetworkConfig.of(SPEC, plan_layers(SPEC, 8, 3), 2)
 #: A network of a part, by the ranks' collectives.
 NETWORKS: dict[str, Callable[[Any, Any], Network]] = {
     "host": lambda part, ranks: HostNetwork(host_problem(ranks, 1, CONFIG, part, Meter()), TorchTensors()),
+    "mindspore host": lambda part, ranks: HostNetwork(
+        host_problem(ranks, 1, CONFIG, part, Meter()), MindSporeTensors()
+    ),
     "torch device": lambda part, ranks: device_network(CONFIG, part, TorchDeviceTensors("cpu"), ranks, Meter()),
     "mindspore device": lambda part, ranks: device_network(CONFIG, part, MindSporeDeviceTensors(), ranks, Meter()),
 }
