@@ -87,7 +87,7 @@ NET.norm.module.running_mean.fill_(0.3)
 SCORES = NET(ALL.x, ALL.edge_index, ALL.edge_weight, ALL.edge_attr).detach()
 
 
-@pytest.mark.parametrize(("parts", "distributed"), [(1, False), (PARTS, True)])
+@pytest.mark.parametrize(("parts", "distributed"), [(1, False), (1, True), (PARTS, True)])
 def test_layers_on_blocks_are_the_network(parts: int, tmp_path: Path, *, distributed: bool) -> None:
     """Of layers that are distributed and of such that are not; each rank gets its rows, and the file all.
 
