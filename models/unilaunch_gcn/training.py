@@ -17,13 +17,13 @@ from unilaunch.interfaces.model import Framework, Session
 from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
 from unilaunch_gcn.checkpoint import Keeper
-from unilaunch_gcn.device import device_network
+from unilaunch_gcn.device import DeviceTensors, device_network
 from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
 from unilaunch_gcn.memory import peak_memory
 from unilaunch_gcn.network import Network, StepFigures
 from unilaunch_gcn.objective import SPLITS, shown
-from unilaunch_gcn.tensors import DeviceTensors, Tensors
+from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.meter import Meter, Trace
 from unilaunch_graph.optimizer import Adam
@@ -421,12 +421,10 @@ def _infinite_layers(network: Network, flat: Any) -> list[int]:
 def _infinite_outputs(network: Network, collectives: Collectives) -> list[int]:
     """Return the layers whose output is not finite on some rank."""
     counts: list[int] = []
-    zero = network.tensors.tensor(np.zeros((1, 1), network.config.dtype))
 
     def look(weights: Sequence[Any]) -> Any:
         for rows in network.outputs(weights):
-            numbers = network.tensors.array(rows + zero)  # numpy has no bfloat16, and a sum with float32 is float32
-            counts.append(int(np.count_nonzero(~np.isfinite(numbers))))
+            counts.append(int(np.count_nonzero(~np.isfinite(network.tensors.array(rows)))))
         return rows
 
     network.tensors.scores(look, views(network.flat, network.layers))
