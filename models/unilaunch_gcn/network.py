@@ -152,7 +152,7 @@ class Pass(ABC):
         return rows
 
     def attend(self, depth: int, rows: Any, own: Mapping[str, Any]) -> Any:
-        """Return the attention of a layer over owned and halo rows; `options.refuse_on_device` refuses it elsewhere."""
+        """Return the attention of a layer over owned and halo rows; `options.refuse_options` refuses it elsewhere."""
         raise NotImplementedError(f"{type(self).__name__} has no attention")
 
     @abstractmethod

@@ -122,7 +122,7 @@ class _Finished(torch.autograd.Function):
     ) -> torch.Tensor:  # fmt: skip
         passes, epilogue, aggregation, kind = how
         epilogue, rows = epilogue._replace(plus=plus, bias=bias), rows.contiguous()
-        out = torch.empty_like(rows, dtype=kind)
+        out: torch.Tensor = torch.empty_like(rows, dtype=kind)
         if isinstance(aggregation, FusedAggregation):
             out = aggregation.finished(rows, epilogue, out)
         else:
