@@ -38,7 +38,7 @@ class GcnModel(Model):
     @property
     @override
     def report(self) -> "ReportLayout":
-        from unilaunch_gcn.report import LAYOUT
+        from unilaunch_gcn.objective import LAYOUT
 
         return LAYOUT
 
@@ -50,7 +50,7 @@ class GcnModel(Model):
     def modules(self, backend: str) -> Sequence[str]:
         own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
         common = (
-            "loguru", "platformdirs", "unilaunch_gcn.memory", "unilaunch_gcn.report", "unilaunch_gcn.training",
+            "loguru", "platformdirs", "unilaunch_gcn.memory", "unilaunch_gcn.training",
             "unilaunch_graph.partition.preparation",
         )  # fmt: skip
         return (*common, own[backend]) if backend in own else common
@@ -96,7 +96,7 @@ class GcnModel(Model):
     def run(
         self, options: "GcnSpec", prepared: "Part", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
-        from unilaunch_gcn.report import show
+        from unilaunch_gcn.objective import show
         from unilaunch_gcn.training import Training
 
         training = Training(options, prepared, session, framework)
