@@ -1,4 +1,4 @@
-"""A_hat @ H over all parts, as a linear operator on arrays or tensors; X @ W over the owned nodes is in `features`.
+"""A_hat @ H over all parts, as a linear operator on arrays or tensors; X @ W over the owned nodes is in `host`.
 
 A_hat is W, the weights of all edges, between two diagonal matrices. `gcn`: D^-1/2 (W + L) D^-1/2 of Kipf and Welling
 (ICLR 2017, equation 2), with the degrees of the whole graph; L is the identity if the graph brings no loops of its own.

@@ -16,7 +16,7 @@ from typing_extensions import override
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.aggregation import Aggregation, ColumnEdges, ColumnSwitch, DiagonalScaling
-from unilaunch_gcn.features import first_features
+from unilaunch_gcn.host import first_features
 from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, initial_weights
 from unilaunch_gcn.network import EPSILON, Network, Pass
 from unilaunch_gcn.objective import Objective, objective_of
