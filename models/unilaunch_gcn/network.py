@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from typing import Any
 
 from unilaunch.interfaces.backend import Collectives
@@ -283,9 +282,8 @@ class Steps:
             self.collectives.all_reduce(gradient)
         summed = self.network.local(gradient)
         loss, is_stop_asked = float(summed[0]), float(summed[1]) > 0
-        if isfinite(loss):  # else the weights that have led to it stay: they tell in which layer
-            with self.meter.trace.span("optimizer"):
-                self.adam.step(summed[2:])
+        with self.meter.trace.span("optimizer"):
+            self.adam.step(summed[2:])
         return [StepFigures(loss, is_stop_asked, *self.meter.read())]
 
     def finish(self) -> list[StepFigures]:
