@@ -516,26 +516,20 @@ class DevicePass(Pass):
 
     @override
     def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
-        product, plus, aggregation = self._terms(depth, own, entering)
-        return self.device.finish(product, Epilogue(plus, own.get("bias")), aggregation, is_wide=True)
+        return self._finished(depth, own, entering, Epilogue(), is_wide=True)
 
     @override
     def entering_sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
-        product, plus, aggregation = self._terms(depth, own, entering)
-        then = Epilogue(plus, own.get("bias"), relu=True, dropout=self._dropout(depth + 1))
-        return self.device.finish(product, then, aggregation)
+        then = Epilogue(relu=True, dropout=self._dropout(depth + 1))
+        return self._finished(depth, own, entering, then)
 
-    def _terms(
-        self, depth: int, own: Mapping[str, Any], entering: Any
-    ) -> tuple[Any, Any, Aggregation | None]:  # fmt: skip
-        """Return H W or (A_hat H) W, H W_self, and what is still to be applied to the first: A_hat, or nothing."""
+    def _finished(
+        self, depth: int, own: Mapping[str, Any], entering: Any, then: Epilogue, *, is_wide: bool = False
+    ) -> Any:  # fmt: skip
+        product, itself = self.terms(depth, own, entering)
         aggregation = self.network.aggregation if self.layers[depth].order == "product first" else None
-        if entering is None:
-            plus = self.own(own["self_weight"]) if "self_weight" in own else None
-            return self.weighted(own["weight"]), plus, aggregation
-        rows = entering if aggregation else self.aggregate(depth, entering)
-        plus = self.product(entering, own["self_weight"]) if "self_weight" in own else None
-        return self.product(rows, own["weight"]), plus, aggregation
+        then = then._replace(plus=itself, bias=own.get("bias"))
+        return self.device.finish(product, then, aggregation, is_wide=is_wide)
 
     def _dropout(self, depth: int) -> Dropout | None:
         """Return the dropout of the rows that enter layer *depth*, if there is any."""

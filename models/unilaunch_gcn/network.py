@@ -170,27 +170,35 @@ class Pass(ABC):
         """Return the rows that enter layer *depth*: ReLU of *rows*, dropped out in training."""
         return self.dropped(depth, self.activated(depth - 1, rows))
 
-    def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
-        """Return A_hat H W + H W_self + b of a layer. (rows that leave the layer, width_out)
+    def terms(self, depth: int, own: Mapping[str, Any], entering: Any) -> tuple[Any, Any]:
+        """Return H W, or (A_hat H) W as the layer's order says, and H W_self; None without a W_self.
 
         Args:
             depth: Which layer.
             own: Its parameters, by name.
             entering: H; None in the first layer, which has the features.
         """
-        layer = self.layers[depth]
-        if layer.order == "product first":
-            product = self.weighted(own["weight"]) if entering is None else self.product(entering, own["weight"])
-            out = self.aggregate(depth, product)
-        elif entering is None:
-            out = self.weighted(own["weight"])
-        else:
-            out = self.product(self.aggregate(depth, entering), own["weight"])
-        if layer.heads:
+        itself = own.get("self_weight")
+        if entering is None:
+            return self.weighted(own["weight"]), None if itself is None else self.own(itself)
+        is_product_first = self.layers[depth].order == "product first"
+        product = self.product(entering if is_product_first else self.aggregate(depth, entering), own["weight"])
+        return product, None if itself is None else self.product(self.leaving(depth, entering), itself)
+
+    def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
+        """Return A_hat H W + H W_self + b of a layer. (rows that leave the layer, width_out)
+
+        Args:
+            depth: Which layer.
+            own: Its parameters, by name.
+            entering: As in `terms`.
+        """
+        out, itself = self.terms(depth, own, entering)
+        if self.layers[depth].order == "product first":
+            out = self.aggregate(depth, out)
+        if self.layers[depth].heads:
             out = self.attend(depth, out, own)
-        if "self_weight" in own:
-            itself = own["self_weight"]
-            out = out + (self.own(itself) if entering is None else self.product(self.leaving(depth, entering), itself))
+        out = out if itself is None else out + itself
         return out + own["bias"] if "bias" in own else out
 
     def entering_sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:

@@ -266,7 +266,9 @@ class TorchDeviceTensors(TorchTensors, DeviceTensors):
     @override
     def network(
         self, config: NetworkConfig, part: Part, objective: Objective, aggregate: Aggregation
-    ) -> "TorchDeviceNetwork":  # fmt: skip
+    ) -> DeviceNetwork:  # fmt: skip
+        if self.device.type == "npu":  # no float64, in which the class below steps and counts
+            return super().network(config, part, objective, aggregate)
         if self.kernels and isinstance(aggregate.edges, HaloEdges):
             kind = getattr(torch, config.dtype.name)
             aggregate = FusedAggregation(aggregate.edges, aggregate.scaling, self.kernels.multiply, kind)
@@ -521,14 +523,10 @@ class TorchDeviceNetwork(DeviceNetwork):
 
     @override
     def adam(self, lr: float, decay: float) -> Adam:
-        if self.flat.device.type == "npu":
-            return super().adam(lr, decay)
         return DeviceAdam(self.flat, lr, decay, count_decayed(self.layers), self.tensors.kernels)
 
     @override
     def steps(self, adam: Adam, collectives: Collectives, meter: Meter) -> Steps:
-        if self.flat.device.type == "npu":
-            return super().steps(adam, collectives, meter)
         is_recorded = self.flat.device.type == "cuda" and self.tensors.kernels is not None
         return DeviceSteps(self, adam, collectives, meter, record_cuda_graph if is_recorded else None)
 
@@ -541,9 +539,6 @@ class TorchDeviceNetwork(DeviceNetwork):
     @override
     def evaluate(self) -> torch.Tensor:
         """As the host's, without the host: it would copy all scores, and count with one thread."""
-        if self.flat.device.type == "npu":
-            evaluation: torch.Tensor = super().evaluate()
-            return evaluation
         scores = self._evaluated()
         targets = self.targets[self.split_rows[VALIDATION]].double()
         numbers = self.objective.evaluated(scores, self.split_rows, self.split_labels, targets, torch)

@@ -60,20 +60,12 @@ class Training:
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
         self.keeper = Keeper(options, session, self.network, adam, part)
         self.history = self.keeper.start(framework.collectives)
+        # Of all epochs, also of those before a checkpoint.
+        self.losses, self.evaluations = self.history.losses, self.history.evaluations
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         self.steps = self.network.steps(adam, framework.collectives, meter)
         self.setup_bytes = meter.read()[1]
         self.epochs = Epochs(session.output.rank_dir / "epochs.jsonl")
-
-    @property
-    def losses(self) -> list[float]:
-        """Of all epochs, also of those before a checkpoint."""
-        return self.history.losses
-
-    @property
-    def evaluations(self) -> list[dict[str, float | None]]:
-        """Of all epochs, also of those before a checkpoint."""
-        return self.history.evaluations
 
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough.
