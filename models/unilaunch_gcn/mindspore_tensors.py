@@ -74,16 +74,6 @@ class Recorded:
             self.tape.steps.append((out.variable, [array.variable for array in inputs], backward))
         return out
 
-    def apply(self, operator: LinearOperator) -> "Recorded":
-        """Return operator @ rows."""
-        return self.step(operator.matmat(self.array), [self], lambda gradient: [operator.rmatmat(gradient)])
-
-    def mean(self) -> "Recorded":
-        """Return the mean of each row. (rows, 1)"""
-        shape = self.array.shape
-        mean: Floats = self.array.mean(axis=1, keepdims=True)
-        return self.step(mean, [self], lambda gradient: [np.broadcast_to(gradient / shape[1], shape)])
-
     def __add__(self, other: "Recorded") -> "Recorded":
         return self.step(self.array + other.array, [self, other], lambda gradient: [gradient, gradient])
 
@@ -101,13 +91,6 @@ class Recorded:
     def __pow__(self, power: float) -> "Recorded":
         base = self.array
         return self.step(base**power, [self], lambda gradient: [gradient * power * base ** (power - 1)])
-
-
-def call(function: HostFunction, *inputs: Recorded) -> Recorded:
-    """Return a function of arrays that knows its derivative; the object is for this call alone."""
-    arrays = [each.array for each in inputs]
-    out = function.forward(arrays)
-    return inputs[0].step(out, inputs, lambda gradient: function.backward(arrays, out, gradient))
 
 
 def _summed(gradient: Floats, shape: tuple[int, ...]) -> Floats:
@@ -194,15 +177,21 @@ class MindSporeTensors(Tensors):
 
     @override
     def mean(self, rows: Recorded) -> Recorded:
-        return rows.mean()
+        shape = rows.array.shape
+        mean: Floats = rows.array.mean(axis=1, keepdims=True)
+        return rows.step(mean, [rows], lambda gradient: [np.broadcast_to(gradient / shape[1], shape)])
 
     @override
     def operation(self, operator: LinearOperator) -> Operation:
-        return lambda rows: rows.apply(operator)
+        return lambda rows: rows.step(
+            operator.matmat(rows.array), [rows], lambda gradient: [operator.rmatmat(gradient)]
+        )
 
     @override
     def call(self, function: HostFunction, *inputs: Recorded) -> Recorded:
-        return call(function, *inputs)
+        arrays = [each.array for each in inputs]
+        out = function.forward(arrays)
+        return inputs[0].step(out, inputs, lambda gradient: function.backward(arrays, out, gradient))
 
     @override
     def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Tensor]:
