@@ -324,15 +324,18 @@ class SparseFeatures:
     """
 
     def __init__(self, features: sp.csr_array, tensors: DeviceTensors) -> None:
-        self.tensors, transposed, width = tensors, features.T.tocsr(), features.shape[1]
+        self.tensors, transposed = tensors, features.T.tocsr()
         self.matrix, self.transposed = (
-            tensors.sparse(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-            for matrix in (features, transposed)
+            tensors.sparse(x.indptr, x.indices, x.data, x.shape) for x in (features, transposed)
         )
-        rows, columns = features.tocoo().coords
-        self.mask = tensors.entry_mask(rows, columns, width, features.dtype)
-        columns, rows = transposed.tocoo().coords
-        self.transposed_mask = tensors.entry_mask(rows, columns, width, features.dtype)
+        self.make_masks(features, transposed)
+
+    def make_masks(self, features: sp.csr_array, transposed: sp.csr_array) -> None:
+        """Keep where the entries are, which their dropout depends on."""
+        entries = features.tocoo().coords, transposed.tocoo().coords[::-1]
+        self.mask, self.transposed_mask = (
+            self.tensors.entry_mask(rows, columns, features.shape[1], features.dtype) for rows, columns in entries
+        )
 
     def matmat(self, rows: Any, dropout: Dropout | None) -> Any:
         """Return X @ W. (num_owned, width)"""
