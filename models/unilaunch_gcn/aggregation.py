@@ -216,7 +216,7 @@ class ColumnSwitch:
         tensors: "DeviceTensors | None" = None,
     ) -> None:  # fmt: skip
         self.index, self.collectives, self.meter = part.index, collectives, meter
-        self.concatenate: Callable[[list[Any], int], Any] = tensors.concatenate if tensors else np.concatenate
+        self.concatenate: Callable[[list[Any], int], Any] = (tensors.numeric if tensors else np).concatenate
         self.empty = tensors.empty if tensors else _empty
         self.adjacency = adjacency
         self.counts: list[int] = np.diff(adjacency.offsets).tolist()

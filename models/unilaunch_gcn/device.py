@@ -18,7 +18,7 @@ from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.aggregation import Aggregation, ColumnEdges, ColumnSwitch, DiagonalScaling
 from unilaunch_gcn.host import first_features
 from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, initial_weights
-from unilaunch_gcn.network import EPSILON, Network, Pass
+from unilaunch_gcn.network import Network, Pass
 from unilaunch_gcn.objective import Objective, objective_of
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.arrays import Floats, FloatType, Ids, Indices, Rows
@@ -149,10 +149,6 @@ class DeviceTensors(Tensors):
             width: Columns of the features.
             dtype: Type of the mask.
         """
-
-    @abstractmethod
-    def concatenate(self, arrays: list[Any], axis: int) -> Any:
-        """Return *arrays*, one after the other along an axis."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, int], like: Any) -> Any:
@@ -434,7 +430,6 @@ class DeviceNetwork(Network):
         self.targets = tensors.tensor(objective.targets(np.asarray(part.labels), config.dtype))
         self.share = tensors.tensor((part.loss_share() / objective.values_per_node).astype(config.dtype)[:, None])
         self.masks = tensors.masks(config, part.owned)
-        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
         self.nothing = tensors.tensor(np.zeros(2 + len(self.flat) if not part.num_owned else 0, tensors.summed))
         self.value: Any = None
         self.first_layer = DeviceFeatures(config, part, aggregate, tensors)
@@ -493,8 +488,7 @@ class DevicePass(Pass):
     """
 
     def __init__(self, network: DeviceNetwork, *, drops: bool) -> None:
-        features = network.first_layer.operators(network.masks.of_layer(0) if drops else None)
-        super().__init__(network.layers, features, network.tensors, network.epsilon)
+        super().__init__(network, network.first_layer.operators(network.masks.of_layer(0) if drops else None))
         self.network, self.drops, self.device = network, drops, network.tensors
 
     @override

@@ -26,7 +26,7 @@ from unilaunch_gcn.aggregation import (
 )
 from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, can_fuse, initial_weights
 from unilaunch_gcn.memory import keep_freed_memory
-from unilaunch_gcn.network import EPSILON, Network, Pass
+from unilaunch_gcn.network import Network, Pass
 from unilaunch_gcn.objective import Objective, TrainingLoss, objective_of
 from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, Selection, prune
 from unilaunch_gcn.tensors import Tensors
@@ -438,14 +438,12 @@ class HostNetwork(Network):
         super().__init__(config, problem.part, problem.objective, tensors)
         self.problem = problem
         self.flat: Floats = initial_weights(config.layers, config.seed, config.dtype)
-        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
         self.loss = TrainingLoss(problem.objective, problem.trained_part, config.dtype)
         self.trained_features = problem.first_layer.pruned(problem.pruned[0]) if problem.pruned else problem.first_layer
 
     @override
     def forward(self, mode: Mode) -> "HostPass":
-        first_layer = self.trained_features if isinstance(mode, TrainingEpoch) else self.problem.first_layer
-        return HostPass(self.problem, mode, first_layer.operators(mode), self.tensors, self.epsilon)
+        return HostPass(self, mode)
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:
@@ -477,20 +475,14 @@ class HostPass(Pass):
     """A forward pass on the host.
 
     Args:
-        problem: The part, and the operators on it.
+        network: The network.
         mode: What it is for.
-        features: What the first layer's weights are multiplied by.
-        tensors: The framework.
-        epsilon: What keeps a norm from dividing by zero. (1, 1)
     """
 
-    def __init__(
-        self, problem: Problem, mode: Mode, features: tuple[LinearOperator, LinearOperator], tensors: Tensors,
-        epsilon: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(problem.config.layers, features, tensors, epsilon)
-        self.problem, self.mode = problem, mode
-        self.pruned = problem.pruned if isinstance(mode, TrainingEpoch) else ()
+    def __init__(self, network: HostNetwork, mode: Mode) -> None:
+        problem, is_training = network.problem, isinstance(mode, TrainingEpoch)
+        super().__init__(network, (network.trained_features if is_training else problem.first_layer).operators(mode))
+        self.problem, self.mode, self.pruned = problem, mode, problem.pruned if is_training else ()
 
     def fused(self, depth: int) -> FusedLayer:
         """Return a layer as one step."""

@@ -272,10 +272,6 @@ class MindSporeDeviceTensors(DeviceTensors):
             self.made.clear()
 
     @override
-    def concatenate(self, arrays: list[Tensor], axis: int) -> Tensor:
-        return ops.cat(arrays, axis)
-
-    @override
     def empty(self, shape: tuple[int, int], like: Tensor) -> Tensor:
         return Tensor(np.empty(shape, ms.dtype_to_nptype(like.dtype)))
 

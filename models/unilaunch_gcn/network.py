@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch.json_value import JsonValue
@@ -41,6 +43,8 @@ class Network(ABC):
     def __init__(self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors) -> None:
         self.config, self.layers, self.part = config, config.layers, part
         self.objective, self.tensors = objective, tensors
+        # In the type of the weights: MindSpore rounds a plain number to float32.
+        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
 
     @abstractmethod
     def forward(self, mode: Mode) -> "Pass":
@@ -128,19 +132,15 @@ class Pass(ABC):
     In a training epoch a layer has the rows that the loss reaches, in an evaluation those of all owned nodes.
 
     Args:
-        layers: The layers.
+        network: The network.
         features: What the first layer's *weight* is multiplied by: X, or A_hat X, as the layer's order says; and its
             *self_weight*: X, the rows that leave the layer.
-        tensors: The framework.
-        epsilon: What keeps a norm from dividing by zero, in the type of the weights: MindSpore rounds a plain number to
-            float32. (1, 1)
     """
 
-    def __init__(
-        self, layers: Sequence[Layer], features: tuple[LinearOperator, LinearOperator], tensors: Tensors, epsilon: Any
-    ) -> None:
-        self.layers, self.features, self.tensors, self.epsilon = layers, features, tensors, epsilon
-        self.weighted, self.own = (tensors.operation(operator) for operator in features)
+    def __init__(self, network: Network, features: tuple[LinearOperator, LinearOperator]) -> None:
+        self.layers, self.features, self.tensors = network.layers, features, network.tensors
+        self.epsilon = network.epsilon
+        self.weighted, self.own = (self.tensors.operation(operator) for operator in features)
 
     @abstractmethod
     def aggregate(self, depth: int, rows: Any) -> Any:

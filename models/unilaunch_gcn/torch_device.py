@@ -219,10 +219,6 @@ class TorchDeviceTensors(TorchTensors, DeviceTensors):
         return mask
 
     @override
-    def concatenate(self, arrays: list[torch.Tensor], axis: int) -> torch.Tensor:
-        return torch.cat(arrays, axis)
-
-    @override
     def empty(self, shape: tuple[int, int], like: torch.Tensor) -> torch.Tensor:
         return like.new_empty(shape)
 
