@@ -25,9 +25,9 @@ def _diverged(job: Finished, *words: str) -> None:
 
 
 @pytest.mark.parametrize(("backend", "lr", "epochs", "trained", "words"), [
-    ("numpy", "1e30", "200", 1, ["epoch 2: the loss of all ranks is nan", "in the output of layer 2 of 2"]),
-    ("torch", "1e30", "1", 0, ["epoch 1: the loss of the evaluation is", "of layer "]),
-    ("numpy", "1e300", "1", 0, ["epoch 1: the largest weight is", "diverged in layer 1 of 2"]),
+    ("numpy", "1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"]),
+    ("torch", "1e30", "1", 0, ["epoch 1: the loss of the evaluation is"]),
+    ("numpy", "1e300", "1", 0, ["epoch 1: the largest weight is"]),
 ], ids=["loss", "evaluation", "weights"])  # fmt: skip
 def test_a_diverged_training_fails(
     openmpi5: Launcher, backend: str, lr: str, epochs: str, trained: int, words: list[str], tmp_path: Path
