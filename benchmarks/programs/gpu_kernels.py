@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from unilaunch_gcn import torch_epilogue
-from unilaunch_gcn.epilogue import Dropout, Epilogue
-from unilaunch_gcn.torch_device import TorchDeviceTensors
+from unilaunch_gcn.device import Dropout, Epilogue
+from unilaunch_gcn.torch_device import TorchDeviceTensors, TorchPasses
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_torch.sparse import CsrArrays, KernelMatrix
 
@@ -122,9 +121,9 @@ def epilogues(edges: Edges) -> dict[str, Work]:
     keys = torch.tensor(stream_keys(0, 0, 0), dtype=torch.int64, device=edges.device)
     bias = torch.randn(WIDTH, device=edges.device)
     epilogue = Epilogue(bias=bias, relu=True, dropout=Dropout(nodes, keys, 0.5))
-    compiled = torch.compile(lambda rows, out: torch_epilogue.apply(epilogue, rows, out), dynamic=False)
+    compiled = torch.compile(lambda rows, out: TorchPasses.apply(epilogue, rows, out), dynamic=False)
     ways: dict[str, Work] = {
-        "torch": lambda: torch_epilogue.apply(epilogue, rows, out),
+        "torch": lambda: TorchPasses.apply(epilogue, rows, out),
         "compiled": lambda: compiled(rows, out),
     }
     if kernels := edges.kernels:

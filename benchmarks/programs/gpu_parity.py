@@ -28,8 +28,7 @@ from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device import TorchDeviceTensors
-from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork
+from unilaunch_gcn.torch_device import DeviceSteps, TorchDeviceNetwork, TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter

@@ -29,8 +29,7 @@ from unilaunch_gcn.device import device_network
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.network import Steps
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device import TorchDeviceTensors
-from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork, record_cuda_graph
+from unilaunch_gcn.torch_device import DeviceSteps, TorchDeviceNetwork, TorchDeviceTensors, record_cuda_graph
 from unilaunch_gcn.training import Epochs
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter

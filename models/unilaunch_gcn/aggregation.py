@@ -1,4 +1,4 @@
-"""A_hat @ H over all parts, as a linear operator on arrays or tensors; X @ W over the owned nodes is in `features`.
+"""A_hat @ H over all parts, as a linear operator on arrays or tensors; X @ W over the owned nodes is in `host`.
 
 A_hat is W, the weights of all edges, between two diagonal matrices. `gcn`: D^-1/2 (W + L) D^-1/2 of Kipf and Welling
 (ICLR 2017, equation 2), with the degrees of the whole graph; L is the identity if the graph brings no loops of its own.
@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.interfaces.backend import Collectives
-from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_graph.arrays import Floats, FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
@@ -27,6 +26,9 @@ from unilaunch_graph.kernels.portable import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.halo_edges import DirectedEdges, Finish, HaloEdges, serving
 from unilaunch_graph.operators.row_blocks import RowBlocks, make_pool, multiply_blocks, transposed
 from unilaunch_graph.partition.part import Adjacency, Part
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.device import DeviceTensors
 
 
 class Edges(Protocol):
@@ -211,10 +213,10 @@ class ColumnSwitch:
 
     def __init__(
         self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter,
-        tensors: DeviceTensors | None = None,
+        tensors: "DeviceTensors | None" = None,
     ) -> None:  # fmt: skip
         self.index, self.collectives, self.meter = part.index, collectives, meter
-        self.concatenate: Callable[[list[Any], int], Any] = tensors.concatenate if tensors else np.concatenate
+        self.concatenate: Callable[[list[Any], int], Any] = (tensors.numeric if tensors else np).concatenate
         self.empty = tensors.empty if tensors else _empty
         self.adjacency = adjacency
         self.counts: list[int] = np.diff(adjacency.offsets).tolist()

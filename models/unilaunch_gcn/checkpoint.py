@@ -227,7 +227,8 @@ class Keeper:
         """Refuse a folder that holds another run's checkpoints; all ranks must call it."""
         folder = self.files.folder
         with self.session.together("checkpoints"):
-            if self.session.world.rank == 0 and exist(folder):
+            names = [] if self.session.world.rank else _names(folder)
+            if any(name in {FINAL, BEST} or _NAMES.fullmatch(name) for name in names):
                 raise SpecError(f"--checkpoint-dir {folder}: it holds checkpoints: --resume, or another folder")
 
     def _resume(self, collectives: Collectives) -> History:
@@ -447,15 +448,6 @@ def check_best(folder: Path, decided: Mapping[str, Any], *, alone: bool) -> None
         )
 
 
-def exist(folder: Path) -> bool:
-    """Return whether *folder* holds checkpoints or the best model of a run.
-
-    Raises:
-        InputError: The folder cannot be read.
-    """
-    return any(name in {FINAL, BEST} or _NAMES.fullmatch(name) for name in _names(folder))
-
-
 def has_val_loss(evaluations: Sequence[Mapping[str, float | None]]) -> bool:
     """Return whether one of the evaluations was of validation nodes."""
     return any(one["val_loss"] is not None for one in evaluations)
@@ -484,7 +476,7 @@ def _epoch_of(path: Path) -> tuple[int, bool]:
     if numbered:
         return int(numbered[1]), True
     try:
-        return epoch_of(path.read_bytes()), False
+        return int(json.loads(_metadata(path.read_bytes())[_HISTORY])["epoch"]), False
     except OSError as error:
         _refuse_unreadable(path, error)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -513,11 +505,6 @@ def _sync(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def epoch_of(content: bytes) -> int:
-    """Return after how many epochs a file was written; ValueError, KeyError or TypeError if it is damaged."""
-    return int(json.loads(_metadata(content)[_HISTORY])["epoch"])
 
 
 def content(state: State, layers: Sequence[Layer]) -> list[bytes | memoryview]:
@@ -554,7 +541,7 @@ def load(path: Path, layers: Sequence[Layer]) -> State:
     """
     tensors, told = _read(path)
     shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
-    expected = {name: parameter.shape for name, parameter in _named(layers)}
+    expected = {name: parameter.shape for name, parameter in named(layers)}
     if shapes != expected:
         raise SpecError(
             f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
@@ -601,22 +588,18 @@ def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]
     return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told
 
 
-def parameter_names(layers: Sequence[Layer]) -> list[str]:
-    """Return the names of the parameters in a file, in the order of a network's weights."""
-    return [name for name, _ in _named(layers)]
-
-
 def _split(numbers: Sequence[Floats], layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
     """Return each parameter, and its two moments, under its name and in its shape."""
     tensors, begin = {}, 0
-    for name, parameter in _named(layers):
+    for name, parameter in named(layers):
         for row, what in zip(numbers, _ROWS, strict=False):  # without moments where only weights are kept
             tensors[f"{name}{what}"] = row[begin : begin + parameter.size].reshape(parameter.shape)
         begin += parameter.size
     return tensors
 
 
-def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
+def named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
+    """Return the parameters with their names in a file, in the order of a network's weights."""
     return [
         (f"layers.{depth}.{parameter.name}", parameter)
         for depth, layer in enumerate(layers)

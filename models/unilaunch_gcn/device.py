@@ -1,8 +1,12 @@
-"""The GCN on a device: features, halo rows and activations stay in its memory, whichever framework has them."""
+"""The GCN on a device: features, halo rows and activations stay in its memory, whichever framework has them.
 
-from collections.abc import Callable
+What follows a layer's sums (bias, ReLU, dropout) is their epilogue: torch applies it in the same pass over them.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,18 +16,181 @@ from typing_extensions import override
 from unilaunch.interfaces.backend import Collectives, Exchange
 from unilaunch.interfaces.linear import LinearOperator
 from unilaunch_gcn.aggregation import Aggregation, ColumnEdges, ColumnSwitch, DiagonalScaling
-from unilaunch_gcn.epilogue import Epilogue
-from unilaunch_gcn.layers import Evaluation, Mode, NetworkConfig, TrainingEpoch, initial_weights
-from unilaunch_gcn.network import EPSILON, Network, Pass
+from unilaunch_gcn.host import first_features
+from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, initial_weights
+from unilaunch_gcn.network import Network, Pass
 from unilaunch_gcn.objective import Objective, objective_of
-from unilaunch_gcn.tensors import DeviceTensors, Masks
-from unilaunch_graph.arrays import Floats, FloatType, Ids, Indices
-from unilaunch_graph.exchange.meter import Meter
+from unilaunch_gcn.tensors import Tensors
+from unilaunch_graph.arrays import Floats, FloatType, Ids, Indices, Rows
+from unilaunch_graph.data.graph import Features
+from unilaunch_graph.dropout import least_kept, scale_of_kept, stream_keys
+from unilaunch_graph.exchange.meter import HostWatch, Meter, Watch
 from unilaunch_graph.operators.halo_edges import Finish
 from unilaunch_graph.partition.part import Part
 
-if TYPE_CHECKING:
-    from unilaunch_gcn.torch_device import TorchDeviceTensors
+
+class Dropout(NamedTuple):
+    """Portable dropout of rows, or of a matrix's entries, in one epoch and layer; its mask is made where it is needed.
+
+    Attributes:
+        nodes: Global id of each row. (rows,) int64 tensor; of MindSpore an array
+        keys: The mask's `dropout.stream_keys`. torch's device reads them when it works, not when the work is queued, so
+            that a recorded step serves every epoch. (2,) int64 tensor; of MindSpore two numbers
+        probability: Share that is dropped, below 1.
+    """
+
+    nodes: Any
+    keys: Any
+    probability: float
+
+    @property
+    def least(self) -> int:
+        """The least hash that is kept."""
+        return least_kept(self.probability)
+
+    @property
+    def scale(self) -> float:
+        """What is kept is multiplied by this."""
+        return scale_of_kept(self.probability)
+
+
+class Epilogue(NamedTuple):
+    """What becomes of sums on a device before they are stored, in this order; None and False leave a step out.
+
+    Attributes:
+        plus: Added. (rows, width)
+        bias: Added to each row, in the type of the sums. (width,)
+        relu: Negative numbers become 0.
+        dropout: Dropout of the result.
+    """
+
+    plus: Any = None
+    bias: Any = None
+    relu: bool = False
+    dropout: Dropout | None = None
+
+
+class Masks:
+    """The dropout of each layer in an epoch.
+
+    Args:
+        config: What is trained.
+        nodes: Global ids of the owned nodes.
+    """
+
+    def __init__(self, config: NetworkConfig, nodes: Any) -> None:
+        self.config, self.nodes = config, nodes
+        self.keys: Any = None
+
+    def start_epoch(self, epoch: int) -> None:
+        """Take an epoch's keys."""
+        self.keys = self._keys(epoch)
+
+    def of_layer(self, depth: int) -> Dropout:
+        """Return the dropout of the rows that enter layer *depth*, in the epoch that has been started."""
+        return Dropout(self.nodes, self.keys[depth], self.config.dropout)
+
+    def _keys(self, epoch: int) -> list[tuple[int, int]]:
+        return [stream_keys(self.config.seed, epoch, depth) for depth in range(len(self.config.layers))]
+
+
+class DeviceTensors(Tensors):
+    """A framework on a device: operators take and return tensors of the device.
+
+    Attributes:
+        numeric: The framework's functions under numpy's names.
+        summed: Type of what is summed over ranks.
+
+    Args:
+        is_bfloat16: Products are rounded to bfloat16.
+    """
+
+    numeric: Any
+    summed: np.dtype[Any]
+
+    def __init__(self, *, is_bfloat16: bool = False) -> None:
+        self.is_bfloat16 = is_bfloat16
+
+    def agree(self, collectives: Collectives) -> None:
+        """Choose one way of computing for all ranks; all must call it. A framework with one way does nothing."""
+
+    def rows(self, array: Any) -> Any:
+        """Return an array in the type in which the device keeps rows."""
+        return self.rounded(self.tensor(array))
+
+    def rounded(self, rows: Any) -> Any:
+        """Return tensors in the type in which the device keeps rows: here their own."""
+        return rows
+
+    @abstractmethod
+    def product(self, rows: Any, weight: Any) -> Any:
+        """Return rows @ weight, in the precision of the training."""
+
+    @abstractmethod
+    def finish(self, rows: Any, epilogue: Epilogue, aggregation: Any = None, *, is_wide: bool = False) -> Any:
+        """Return epilogue(A_hat @ rows), differentiable once by *rows*, *plus* and *bias*.
+
+        Args:
+            rows: (num_owned, width)
+            epilogue: What becomes of the sums.
+            aggregation: A_hat; None: *rows* are the sums.
+            is_wide: The result has the type of the weights, not that in which rows are kept.
+        """
+
+    @abstractmethod
+    def entry_mask(
+        self, rows: NDArray[Any], columns: NDArray[Any], width: int, dtype: FloatType
+    ) -> Callable[[Dropout], Any]:
+        """Return what makes a mask of single features from their dropout.
+
+        Args:
+            rows: Local row of each entry. (entries,)
+            columns: Column of each entry. (entries,)
+            width: Columns of the features.
+            dtype: Type of the mask.
+        """
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, int], like: Any) -> Any:
+        """Return an array of a shape, with the type of another array; its values are undefined."""
+
+    @abstractmethod
+    def take(self, rows: Any, places: Any) -> Any:
+        """Return the rows at *places*, a tensor of int64."""
+
+    @abstractmethod
+    def sparse(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> Any:
+        """Return a CSR matrix whose `matmat(rows, values=None)` is the product, also with other values."""
+
+    def sparse_features(self, features: sp.csr_array) -> "SparseFeatures":
+        """Return sparse features on the device."""
+        return SparseFeatures(features, self)
+
+    @abstractmethod
+    def buffer(self, weights: Floats) -> Any:
+        """Return the weights as Adam changes them: on the device, or where that is better, on the host."""
+
+    @abstractmethod
+    def message(self, value: Any, gradients: Sequence[Any]) -> Any:
+        """Return one flat tensor: the value, a zero, and the gradients."""
+
+    @abstractmethod
+    def local(self, message: Any) -> Any:
+        """Return a message as the kind of array that `buffer` returns."""
+
+    def watch(self) -> Watch:
+        """Return what measures communication."""
+        return HostWatch()
+
+    def masks(self, config: NetworkConfig, nodes: NDArray[np.int64]) -> Masks:
+        """Return the dropout of a part's rows."""
+        return Masks(config, nodes)
+
+    def network(
+        self, config: NetworkConfig, part: Part, objective: Objective, aggregate: Aggregation
+    ) -> "DeviceNetwork":  # fmt: skip
+        """Return the network of a part."""
+        return DeviceNetwork(config, part, objective, self, aggregate)
 
 
 def edges_on_device(
@@ -79,64 +246,6 @@ class HaloEdges:
     rmatmat = matmat
 
 
-class _Direction(NamedTuple):
-    """A_hat, or its transpose.
-
-    Attributes:
-        scaling: The normalisation.
-        sent: The right factors of the rows that are sent; None: each is 1. (rows sent, 1)
-    """
-
-    scaling: DiagonalScaling
-    sent: Any
-
-
-class FusedAggregation(Aggregation):
-    """A_hat of ranks that divide nodes, in one pass over the edges: scaling, loops and epilogue are part of it.
-
-    Args:
-        edges: W; its matrices are `multiply`'s.
-        scaling: The normalisation, in the type of the sums.
-        multiply: `triton_kernels.multiply`.
-        empty_sums: Returns an array for sums that are not finished yet, of a shape.
-    """
-
-    def __init__(
-        self, edges: HaloEdges, scaling: DiagonalScaling, multiply: Callable[..., Any],
-        empty_sums: Callable[[tuple[int, ...]], Any],
-    ) -> None:  # fmt: skip
-        super().__init__(edges, scaling)
-        self.halo, self.owned, self.remote = edges.halo, edges.owned, edges.remote
-        self.multiply, self.empty_sums = multiply, empty_sums
-        self.forward, self.backward = (
-            _Direction(side, None if side.right is None else self.halo.sent(side.right))
-            for side in (scaling, scaling.transposed)
-        )
-
-    def finished(self, rows: Any, epilogue: Epilogue, out: Any) -> Any:
-        """Return *out* after epilogue(A_hat @ rows) was written into it; all ranks must call it. (num_owned, width)"""
-        return self._product(rows, self.forward, epilogue, out)
-
-    @override
-    def matmat(self, rows: Any) -> Any:
-        return self._product(rows, self.forward, Epilogue(), rows.new_empty(rows.shape))
-
-    @override
-    def rmatmat(self, rows: Any) -> Any:
-        return self._product(rows, self.backward, Epilogue(), rows.new_empty(rows.shape))
-
-    def _product(self, rows: Any, direction: _Direction, epilogue: Epilogue, out: Any) -> Any:
-        scaling = direction.scaling
-        exchange, received = self.halo.begin(rows, direction.sent)
-        if exchange is None:
-            return self.multiply(self.owned, rows, out, scaling=scaling, epilogue=epilogue)
-        sums = self.empty_sums(rows.shape)
-        self.multiply(self.owned, rows, sums, scaling=DiagonalScaling(None, scaling.right, scaling.loops))
-        self.halo.wait(exchange)
-        rest = DiagonalScaling(scaling.left, None, None)
-        return self.multiply(self.remote, received, out, scaling=rest, partial=sums, epilogue=epilogue)
-
-
 class DeviceHalo:
     """The halo rows, from the other ranks' devices.
 
@@ -165,7 +274,8 @@ class DeviceHalo:
         """
         if len(self.send_counts) == 1:
             return None, None
-        sent = self.arrays.pack(rows, self.send_rows, factors)
+        sent = self.arrays.take(rows, self.send_rows)
+        sent = self.arrays.rounded(sent if factors is None else sent * factors)
         received = self.arrays.empty((sum(self.receive_counts), rows.shape[1]), sent)
         exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
@@ -178,57 +288,124 @@ class DeviceHalo:
 
 
 class DenseFeatures:
-    """X @ W for a dense X on a device."""
+    """X, dense, on a device.
 
-    def __init__(self, features: Any) -> None:
-        self.features = features
+    Args:
+        rows: X. (num_owned, num_features)
+        tensors: The framework on the device.
+    """
 
-    def matmat(self, rows: Any) -> Any:
+    def __init__(self, rows: Any, tensors: DeviceTensors) -> None:
+        self.rows, self.tensors = rows, tensors
+
+    def dropped(self, dropout: Dropout | None) -> Any:
+        """Return X after dropout."""
+        return self.rows if dropout is None else self.tensors.finish(self.rows, Epilogue(dropout=dropout))
+
+    def matmat(self, rows: Any, dropout: Dropout | None) -> Any:
         """Return X @ W. (num_owned, width)"""
-        return self.features @ rows
+        return self.dropped(dropout) @ self.tensors.rounded(rows)
 
-    def rmatmat(self, rows: Any) -> Any:
+    def rmatmat(self, rows: Any, dropout: Dropout | None) -> Any:
         """Return X.T @ G. (num_features, width)"""
-        return self.features.T @ rows
+        return self.dropped(dropout).T @ rows
 
 
-class DeviceSparseFeatures:
-    """X @ W for a sparse X on a device.
+class SparseFeatures:
+    """X, sparse, on a device.
 
     Args:
         features: X.
         tensors: The framework on the device.
-        masks: The dropout masks.
     """
 
-    def __init__(self, features: sp.csr_array, tensors: DeviceTensors, masks: Masks) -> None:
-        self.tensors = tensors
-        places = features.copy()
-        places.data = np.arange(features.nnz)
-        order: NDArray[np.int64] = places.T.tocsr().data
-        transposed = features.T.tocsr()
-        self.matrix = tensors.sparse(features.indptr, features.indices, features.data, features.shape)
-        self.transposed = tensors.sparse(transposed.indptr, transposed.indices, transposed.data, transposed.shape)
-        self.order = tensors.tensor(order.astype(np.int64))
-        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
-        self.mask = masks.of_entries(rows, features.indices, features.shape[1])
-        self.values: tuple[Any, Any] = (None, None)
+    def __init__(self, features: sp.csr_array, tensors: DeviceTensors) -> None:
+        self.tensors, transposed = tensors, features.T.tocsr()
+        self.matrix, self.transposed = (
+            tensors.sparse(x.indptr, x.indices, x.data, x.shape) for x in (features, transposed)
+        )
+        self.make_masks(features, transposed)
 
-    def dropped(self, mode: Mode) -> "DeviceSparseFeatures":
-        """Return the features, dropped out anew in a training epoch."""
-        self.values = (None, None)
-        if isinstance(mode, TrainingEpoch):
-            values = self.matrix.values * self.mask(mode.number)
-            self.values = values, self.tensors.take(values, self.order)
-        return self
+    def make_masks(self, features: sp.csr_array, transposed: sp.csr_array) -> None:
+        """Keep where the entries are, which their dropout depends on."""
+        entries = features.tocoo().coords, transposed.tocoo().coords[::-1]
+        self.mask, self.transposed_mask = (
+            self.tensors.entry_mask(rows, columns, features.shape[1], features.dtype) for rows, columns in entries
+        )
+
+    def matmat(self, rows: Any, dropout: Dropout | None) -> Any:
+        """Return X @ W. (num_owned, width)"""
+        values = self.matrix.values * self.mask(dropout) if dropout else None
+        return self.tensors.rounded(self.matrix.matmat(rows, values))
+
+    def rmatmat(self, rows: Any, dropout: Dropout | None) -> Any:
+        """Return X.T @ G. (num_features, width)"""
+        values = self.transposed.values * self.transposed_mask(dropout) if dropout else None
+        return self.transposed.matmat(rows, values)
+
+
+class Dropped:
+    """The features with the dropout of an epoch, as a linear operator on weights.
+
+    Args:
+        features: X.
+        dropout: The dropout; None: nothing is dropped.
+    """
+
+    def __init__(self, features: Any, dropout: Dropout | None) -> None:
+        self.features, self.dropout = features, dropout
 
     def matmat(self, rows: Any) -> Any:
-        """Return X @ W. (num_owned, width)"""
-        return self.matrix.matmat(rows, self.values[0])
+        """Return X @ W, in the type in which rows are kept."""
+        self.kind = rows.dtype
+        return self.features.matmat(rows, self.dropout)
 
     def rmatmat(self, rows: Any) -> Any:
-        """Return X.T @ G. (num_features, width)"""
-        return self.transposed.matmat(rows, self.values[1])
+        """Return X.T @ G, in the type of the weights."""
+        return self.features.rmatmat(rows, self.dropout).to(self.kind)
+
+
+class DeviceFeatures:
+    """What the first layer starts from.
+
+    Args:
+        config: What is trained.
+        part: This rank's part.
+        aggregate: A_hat.
+        tensors: The framework on the device.
+    """
+
+    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregation, tensors: DeviceTensors) -> None:
+        self.aggregate, self.tensors, self.order = aggregate, tensors, config.layers[0].order
+
+        def multiply(rows: Rows) -> Rows:
+            product: Rows = tensors.array(tensors.rounded(aggregate.matmat(tensors.rows(rows)))).astype(rows.dtype)
+            return product
+
+        features, aggregated = first_features(config, part, multiply)
+        self.own = self._load(features)
+        self.aggregated: Any = None
+        if aggregated is not None:
+            self.aggregated = self.own if aggregated is features else self._load(aggregated)
+
+    def operators(self, dropout: Dropout | None) -> tuple[LinearOperator, LinearOperator]:
+        """Return what *weight* and *self_weight* of the first layer are multiplied by, as `FirstLayer.operators`.
+
+        Args:
+            dropout: Of the features; None: nothing is dropped.
+        """
+        own = Dropped(self.own, dropout)
+        if self.aggregated:
+            return Dropped(self.aggregated, None), own
+        if self.order != "aggregation first":
+            return own, own
+        rows = self.aggregate.matmat(self.own.dropped(dropout))
+        return Dropped(DenseFeatures(self.tensors.rounded(rows), self.tensors), None), own
+
+    def _load(self, features: Features) -> Any:
+        if isinstance(features, sp.csr_array):
+            return self.tensors.sparse_features(features)
+        return DenseFeatures(self.tensors.rows(features), self.tensors)
 
 
 class DeviceNetwork(Network):
@@ -248,27 +425,29 @@ class DeviceNetwork(Network):
         self, config: NetworkConfig, part: Part, objective: Objective, tensors: DeviceTensors, aggregate: Aggregation
     ) -> None:
         super().__init__(config, part, objective, tensors)
+        self.aggregation = aggregate
         self.flat = tensors.buffer(initial_weights(config.layers, config.seed, config.dtype))
         self.targets = tensors.tensor(objective.targets(np.asarray(part.labels), config.dtype))
         self.share = tensors.tensor((part.loss_share() / objective.values_per_node).astype(config.dtype)[:, None])
-        self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype, len(config.layers))
-        self.aggregate = tensors.operation(aggregate)
-        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
+        self.masks = tensors.masks(config, part.owned)
+        self.nothing = tensors.tensor(np.zeros(2 + len(self.flat) if not part.num_owned else 0, tensors.summed))
         self.value: Any = None
-        self.first_layer = self._load_features(aggregate)
-
-    def _load_features(self, aggregate: Aggregation) -> Any:
-        return DeviceFirstLayer(self.config, self.part, aggregate, self.tensors, self.masks)
+        self.first_layer = DeviceFeatures(config, part, aggregate, tensors)
 
     @override
     def forward(self, mode: Mode) -> Pass:
-        return DevicePass(self, mode if self.config.dropout else Evaluation())
+        return DevicePass(self, drops=self.config.drops(mode))
 
     @override
     def gradient(self, epoch: int) -> Any:
-        gradients = self._gradients(TrainingEpoch(epoch), self._gradient_of)
+        self.masks.start_epoch(epoch)
+        return self.queue_gradient()
+
+    def queue_gradient(self) -> Any:
+        """Return what `gradient` does, of the epoch that has been started in `masks`; reads nothing of the host."""
+        gradients = self._gradients(_STARTED, self._gradient_of)
         if not self.part.num_owned:  # MindSpore's product over no rows is whatever the memory held
-            return self.tensors.tensor(np.zeros(2 + len(self.flat), self.tensors.summed))
+            return self.nothing + 0.0  # a copy, into which others' are summed
         return self.tensors.message(self.value, gradients)
 
     @override
@@ -296,23 +475,25 @@ class DeviceNetwork(Network):
         return gradient * self.share
 
 
+#: The epoch that has been started: its number is in the masks' keys.
+_STARTED = TrainingEpoch(0)
+
+
 class DevicePass(Pass):
-    """A forward pass on a device, in the framework's operations.
+    """A forward pass on a device.
 
     Args:
         network: The network.
-        mode: What it is for; an evaluation where nothing is dropped.
+        drops: With the dropout of the epoch that has been started.
     """
 
-    def __init__(self, network: DeviceNetwork, mode: Mode) -> None:
-        super().__init__(
-            network.layers, network.first_layer.operators(mode), network.tensors, network.epsilon
-        )  # fmt: skip
-        self.network, self.mode, self.device = network, mode, network.tensors
+    def __init__(self, network: DeviceNetwork, *, drops: bool) -> None:
+        super().__init__(network, network.first_layer.operators(network.masks.of_layer(0) if drops else None))
+        self.network, self.drops, self.device = network, drops, network.tensors
 
     @override
     def aggregate(self, depth: int, rows: Any) -> Any:
-        return self.network.aggregate(rows)
+        return self.device.finish(rows, Epilogue(), self.network.aggregation)
 
     @override
     def product(self, rows: Any, weight: Any) -> Any:
@@ -320,49 +501,36 @@ class DevicePass(Pass):
 
     @override
     def activated(self, depth: int, rows: Any) -> Any:
-        return self.device.relu(rows)
+        return self.device.finish(rows, Epilogue(relu=True))
 
     @override
     def dropped(self, depth: int, rows: Any) -> Any:
-        if not isinstance(self.mode, TrainingEpoch):
-            return rows
-        return rows * self.network.masks.rows(self.mode.number, depth, self.layers[depth].width_in)
+        return self.device.finish(rows, Epilogue(dropout=self._dropout(depth)))
 
+    @override
+    def entering(self, depth: int, rows: Any) -> Any:
+        return self.device.finish(rows, Epilogue(relu=True, dropout=self._dropout(depth)))
 
-class DeviceFirstLayer:
-    """The features on a device; the same operators as `features.FirstLayer`.
+    @override
+    def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
+        return self._finished(depth, own, entering, Epilogue(), is_wide=True)
 
-    Args:
-        config: What is trained.
-        part: This rank's part.
-        aggregate: A_hat.
-        tensors: The framework on the device.
-        masks: The dropout masks.
-    """
+    @override
+    def entering_sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
+        then = Epilogue(relu=True, dropout=self._dropout(depth + 1))
+        return self._finished(depth, own, entering, then)
 
-    def __init__(
-        self, config: NetworkConfig, part: Part, aggregate: Aggregation, tensors: DeviceTensors, masks: Masks
-    ) -> None:
-        self.aggregate, self.masks, self.order = aggregate, masks, config.layers[0].order
-        features = part.features.astype(config.dtype)
-        self.sparse: DeviceSparseFeatures | None = None
-        if isinstance(features, sp.csr_array) and self.order == "product first":
-            self.sparse = DeviceSparseFeatures(features, tensors, masks)
-            return
-        self.dense = tensors.tensor(features.toarray() if isinstance(features, sp.csr_array) else np.array(features))
-        self.aggregated = aggregate.matmat(self.dense) if self.order == "aggregated once" else None
+    def _finished(
+        self, depth: int, own: Mapping[str, Any], entering: Any, then: Epilogue, *, is_wide: bool = False
+    ) -> Any:  # fmt: skip
+        product, itself = self.terms(depth, own, entering)
+        aggregation = self.network.aggregation if self.layers[depth].order == "product first" else None
+        then = then._replace(plus=itself, bias=own.get("bias"))
+        return self.device.finish(product, then, aggregation, is_wide=is_wide)
 
-    def operators(self, mode: Mode) -> tuple[LinearOperator, LinearOperator]:
-        """Return what *weight* and *self_weight* of the first layer are multiplied by, as `FirstLayer.operators`."""
-        if self.sparse:
-            return (features := self.sparse.dropped(mode)), features
-        own = self.dense
-        if isinstance(mode, TrainingEpoch):
-            own = own * self.masks.rows(mode.number, 0, self.dense.shape[1])
-        weighted = own if self.aggregated is None else self.aggregated
-        if self.order == "aggregation first":
-            weighted = self.aggregate.matmat(own)
-        return DenseFeatures(weighted), DenseFeatures(own)
+    def _dropout(self, depth: int) -> Dropout | None:
+        """Return the dropout of the rows that enter layer *depth*, if there is any."""
+        return self.network.masks.of_layer(depth) if self.drops else None
 
 
 def device_network(
@@ -373,8 +541,4 @@ def device_network(
     meter.watch = tensors.watch()
     edges = edges_on_device(part, config.dtype, tensors, collectives, meter)
     aggregate = Aggregation(edges, DiagonalScaling.of(part, config.conv, config.dtype, tensors.tensor))
-    if tensors.framework == "torch":
-        from unilaunch_gcn.torch_network import TorchDeviceNetwork
-
-        return TorchDeviceNetwork(config, part, objective_of(part), cast("TorchDeviceTensors", tensors), aggregate)
-    return DeviceNetwork(config, part, objective_of(part), tensors, aggregate)
+    return tensors.network(config, part, objective_of(part), aggregate)

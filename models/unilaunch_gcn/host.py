@@ -1,10 +1,18 @@
-"""The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
+"""The GCN on the host: a framework's derivatives over the operators that all frameworks share.
+
+First the features: X @ W of the owned nodes, A_hat X, which is made once, and the dropout of an epoch. Then the
+functions between two layers, and the network.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from functools import cached_property
+from mmap import MADV_DONTNEED, mmap
+from typing import Any, cast
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -16,23 +24,220 @@ from unilaunch_gcn.aggregation import (
     aggregation_over_columns,
     aggregation_over_halo,
 )
-from unilaunch_gcn.features import FirstLayer, HostFeatures, SparseFeatures
 from unilaunch_gcn.layers import Mode, NetworkConfig, TrainingEpoch, can_fuse, initial_weights
 from unilaunch_gcn.memory import keep_freed_memory
-from unilaunch_gcn.network import EPSILON, Network, Pass
+from unilaunch_gcn.network import Network, Pass
 from unilaunch_gcn.objective import Objective, TrainingLoss, objective_of
-from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, prune
+from unilaunch_gcn.pruning import PrunedAggregation, PrunedLayer, Selection, prune
 from unilaunch_gcn.tensors import Tensors
-from unilaunch_graph.arrays import Floats
-from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept
+from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.data.graph import Features
+from unilaunch_graph.dropout import MaskWords, entry_mask, mask_words, scale_of_kept
 from unilaunch_graph.exchange.halo import HaloExchange, RowHalo
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels.choice import Kernels, Products, choose_kernels, choose_products
-from unilaunch_graph.kernels.portable import Epilogue, Nonlinearity
+from unilaunch_graph.kernels.portable import NOTHING, Epilogue, Nonlinearity, end
 from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores
 from unilaunch_graph.operators.edges import choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.partition.part import Part, merge_in_edges
+
+#: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
+_COLUMNS, _DENSE_COLUMNS = 256, 32
+#: Rows of mapped features that are held while columns are taken.
+_ROWS = 8192
+
+
+class SparseFeatures:
+    """X @ W for a sparse X on the host."""
+
+    def __init__(self, features: sp.csr_array) -> None:
+        self.features = features
+
+    def matmat(self, rows: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return X @ W, then what the epilogue makes of it. (num_owned, width)"""
+        product: Rows = self.features @ rows
+        end(product, epilogue)
+        return product
+
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return X.T @ G; SciPy multiplies by the transposed view, in the order of X's rows. (num_features, width)"""
+        product: Rows = self.features.T @ np.ascontiguousarray(rows)
+        return product
+
+
+class HostFeatures:
+    """X @ W for a dense X on the host.
+
+    Args:
+        features: X.
+        products: What multiplies.
+        words: X is dropped out by this mask; None: no dropout.
+    """
+
+    def __init__(self, features: Rows, products: Products, words: MaskWords | None = None) -> None:
+        self.features, self.products, self.words = features, products, words
+
+    @cached_property
+    def operand(self) -> Any:
+        """X as the products take it."""
+        if self.words:
+            return self.products.dropped(self.features, self.words)
+        return self.products.operand(self.features)
+
+    def matmat(self, rows: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return X @ W, then what the epilogue makes of it. (num_owned, width)"""
+        return self.products.product(self.operand, self.products.operand(rows), epilogue)
+
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return X.T @ G. (num_features, width)"""
+        return self.products.product(self.operand.T, self.products.operand(rows))
+
+    def gradients(self, weight: Rows, gradient: Rows, epilogue: Epilogue) -> tuple[Rows, Rows]:
+        """Return G @ W.T, then what the epilogue makes of it, and X.T @ G: the gradients of X and of W."""
+        upstream = self.products.operand(gradient)
+        of_rows = self.products.product(upstream, self.products.operand(weight).T, epilogue)
+        return of_rows, self.products.product(self.operand.T, upstream)
+
+
+def first_features(
+    config: NetworkConfig, part: Part, aggregate: Callable[[Rows], Rows]
+) -> tuple[Features, Features | None]:  # fmt: skip
+    """Return X, and A_hat X if it is made once, else None; all ranks must call it.
+
+    A network that owns the part's features has no X beside A_hat X, unless a node's own row has weights: then both are
+    A_hat X, in the place of X.
+
+    Args:
+        config: What is trained.
+        part: The part.
+        aggregate: Multiplies rows by A_hat.
+    """
+    features: Features = part.features.astype(config.dtype, copy=False)
+    first = config.layers[0]
+    if isinstance(features, sp.csr_array) and first.order == "aggregation first":
+        features = features.toarray()  # it is narrower than the hidden layer: small
+    if first.order != "aggregated once":
+        return features, None
+    in_place = config.owns_features and not first.has_self_weight
+    aggregated = aggregate_features(aggregate, features, in_place=in_place)
+    return (aggregated if in_place else features), aggregated
+
+
+def aggregate_features(aggregate: Callable[[Rows], Rows], features: Features, *, in_place: bool) -> Features:
+    """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X.
+
+    Args:
+        aggregate: Multiplies rows by A_hat.
+        features: X.
+        in_place: A_hat X takes the memory of X, if X is dense and not mapped from a file.
+    """
+    if not isinstance(features, sp.csr_array):
+        is_in_memory = features.flags.writeable and not isinstance(features.base, mmap)
+        aggregated = features if in_place and is_in_memory else np.empty(features.shape, features.dtype)
+        for begin in range(0, features.shape[1], _DENSE_COLUMNS):
+            block = slice(begin, begin + _DENSE_COLUMNS)
+            aggregated[:, block] = aggregate(_columns(features, block))
+        return aggregated
+    columns = features.tocsc()
+    blocks = [
+        sp.csr_array(aggregate(columns[:, begin : begin + _COLUMNS].toarray()))
+        for begin in range(0, features.shape[1], _COLUMNS)
+    ]
+    return sp.csr_array(sp.hstack(blocks, format="csr"))
+
+
+def _columns(features: Floats, block: slice) -> Rows:
+    """Return some columns as an array of their own; pages that are mapped from a file are not held meanwhile."""
+    taken = np.empty((len(features), len(range(features.shape[1])[block])), features.dtype)
+    for begin in range(0, len(features), _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        taken[rows] = features[rows, block]
+        if isinstance(features.base, mmap):
+            features.base.madvise(MADV_DONTNEED)
+    return taken
+
+
+class FirstLayer:
+    """The features of one part.
+
+    Args:
+        config: What is trained.
+        part: The part.
+        aggregate: A_hat, or attention.
+        kernels: What drops out.
+        products: What multiplies.
+    """
+
+    def __init__(
+        self, config: NetworkConfig, part: Part, aggregate: "Aggregation | GraphAttention", kernels: Kernels,
+        products: Products,
+    ) -> None:  # fmt: skip
+        self.aggregate: Aggregation | GraphAttention | PrunedAggregation = aggregate
+        self.config, self.nodes, self.kernels, self.products = config, part.owned, kernels, products
+        self.order = config.layers[0].order
+        self.features, self.aggregated = first_features(config, part, aggregate.matmat)
+        self.leaving: Selection | None = None
+        self.constant: dict[int, HostFeatures] = {}
+
+    def pruned(self, layer: PrunedLayer) -> "FirstLayer":
+        """Return the same features with the rows of a training epoch only.
+
+        Args:
+            layer: The rows.
+        """
+        made, entering = copy(self), layer.entering
+        made.aggregate = layer.aggregate
+        uses_own = self.config.layers[0].has_self_weight
+        if self.aggregated is not None:
+            made.aggregated, entering = _rows(self.aggregated, layer.leaving), layer.leaving
+        elif uses_own:
+            made.leaving = layer.selection
+        made.nodes = self.nodes[entering]
+        if self.aggregated is None or uses_own:
+            made.features = _rows(self.features, entering)
+        return made
+
+    def operators(self, mode: Mode) -> tuple[LinearOperator, LinearOperator]:
+        """Return what the first layer's weights are multiplied by; all ranks must call it.
+
+        Returns:
+            What *weight* is, in the layer's order, and what *self_weight* is: X, the rows that leave the layer.
+        """
+        keys = self.config.dropout_keys(mode, 0)
+        if keys and self.order == "product first" and not self.leaving and not isinstance(self.features, sp.csr_array):
+            masked = HostFeatures(self.features, self.products, self._words(self.features, keys))
+            return masked, masked
+        own = self._dropped(self.features, keys) if keys else self.features
+        weighted = own if self.aggregated is None else self.aggregated
+        if self.order == "aggregation first":
+            weighted = self.aggregate.matmat(own)
+        return self._operator(weighted), self._operator(self.leaving.matmat(own) if self.leaving else own)
+
+    def _dropped(self, features: Features, keys: tuple[int, int]) -> Features:
+        if isinstance(features, sp.csr_array):
+            rows = np.repeat(self.nodes, np.diff(features.indptr))
+            mask = entry_mask(rows, features.indices, keys, self.config.dropout, features.dtype)
+            return sp.csr_array((features.data * mask, features.indices, features.indptr), shape=features.shape)
+        return self.kernels.drop_out(features, self._words(features, keys))
+
+    def _words(self, features: Floats, keys: tuple[int, int]) -> MaskWords:
+        return mask_words(self.nodes, features.shape[1], keys, self.config.dropout)
+
+    def _operator(self, features: Features) -> LinearOperator:
+        if isinstance(features, sp.csr_array):
+            return SparseFeatures(features)
+        made = HostFeatures(features, self.products)
+        if features is not self.features and features is not self.aggregated:
+            return made
+        if id(features) not in self.constant:
+            self.constant[id(features)] = made  # it may hold them rounded
+        return self.constant[id(features)]
+
+
+def _rows(features: Features, chosen: NDArray[np.int64]) -> Features:
+    """Return some rows; the array itself if they are all of them."""
+    return features if len(chosen) == features.shape[0] else features[chosen]
 
 
 class Product:
@@ -44,19 +249,15 @@ class Product:
 
     def __init__(self, products: Products) -> None:
         self.products = products
-        self.operands: tuple[Any, Any] = (None, None)
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
         """Return rows @ weight."""
-        rows, weight = inputs
-        self.operands = self.products.operand(rows), self.products.operand(weight)
-        return self.products.product(*self.operands)
+        self.rows = HostFeatures(inputs[0], self.products)
+        return self.rows.matmat(inputs[1])
 
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
         """Return the gradients of the rows and of the weight."""
-        rows, weight = self.operands
-        upstream = self.products.operand(gradient)
-        return self.products.product(upstream, weight.T), self.products.product(rows.T, upstream)
+        return self.rows.gradients(inputs[1], gradient, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,61 +303,49 @@ def dropout(kernels: Kernels, words: MaskWords) -> RowFunction:
     )
 
 
-class LayerPlan(NamedTuple):
-    """What a layer does in one epoch.
+@dataclass(slots=True)
+class FusedLayer:
+    """dropout(ReLU(A_hat H W)), a function of H and W; of W alone where H is constant. One object for each call.
 
     Attributes:
+        problem: The operators.
+        constant: H, if it is constant.
         aggregate: A_hat; None: the rows that enter have been aggregated.
         relu: Whether ReLU follows: in all layers but the last.
         words: The mask of the dropout that follows, if there is one.
         scale: What the dropout of the rows that enter has multiplied them by.
         before: The factors of the gradient that goes back, with which the layer before begins. (rows, 1)
+        entering: H.
     """
 
+    problem: "Problem"
+    constant: "HostFeatures | SparseFeatures | None"
     aggregate: Aggregation | PrunedAggregation | None
     relu: bool
     words: MaskWords | None
     scale: float
     before: Floats | None
-
-
-class FusedLayer:
-    """dropout(ReLU(A_hat H W)), a function of H and W; of W alone where H is constant. One object for each call.
-
-    Args:
-        plan: What it does.
-        kernels: What drops out.
-        products: What multiplies.
-        constant: H, if it is constant.
-    """
-
-    def __init__(
-        self, plan: LayerPlan, kernels: Kernels, products: Products, constant: HostFeatures | SparseFeatures | None
-    ) -> None:
-        self.plan, self.kernels, self.products, self.constant = plan, kernels, products, constant
-        self.entering: Any = constant
+    entering: Any = None
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
         """Return the rows that leave the layer."""
         *rows, weight = inputs
-        aggregate, relu, words = self.plan[:3]
-        if rows:
-            self.entering = HostFeatures(rows[0], self.products)
-        if aggregate:
-            then = Nonlinearity(relu, words)
-            return aggregate.of_product(lambda epilogue: self.entering.matmat(weight, epilogue), then)
-        out: Floats = self.entering.matmat(weight, Epilogue(relu=relu and not words))
-        return self.kernels.activate(out, words) if words else out
+        self.entering = HostFeatures(rows[0], self.problem.products) if rows else self.constant
+        if self.aggregate:
+            then = Nonlinearity(self.relu, self.words)
+            return self.aggregate.of_product(lambda epilogue: self.entering.matmat(weight, epilogue), then)
+        out: Floats = self.entering.matmat(weight, Epilogue(relu=self.relu and not self.words))
+        return self.problem.kernels.activate(out, self.words) if self.words else out
 
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
         """Return the gradients of the sums that H was made of by ReLU and dropout, and of W."""
         *rows, weight = inputs
-        if aggregate := self.plan.aggregate:
+        if self.aggregate:
             # Where ReLU follows, the layer behind it has multiplied the gradient.
-            gradient = (aggregate.rmatmat_scaled if self.plan.relu else aggregate.rmatmat)(gradient)
+            gradient = (self.aggregate.rmatmat_scaled if self.relu else self.aggregate.rmatmat)(gradient)
         if self.constant:
             return [self.constant.rmatmat(gradient)]
-        ends = Epilogue(self.plan.before, where=rows[0], scale=self.plan.scale)
+        ends = Epilogue(self.before, where=rows[0], scale=self.scale)
         gradients: tuple[Floats, Floats] = self.entering.gradients(weight, gradient, ends)
         return gradients
 
@@ -249,14 +438,12 @@ class HostNetwork(Network):
         super().__init__(config, problem.part, problem.objective, tensors)
         self.problem = problem
         self.flat: Floats = initial_weights(config.layers, config.seed, config.dtype)
-        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
         self.loss = TrainingLoss(problem.objective, problem.trained_part, config.dtype)
         self.trained_features = problem.first_layer.pruned(problem.pruned[0]) if problem.pruned else problem.first_layer
 
     @override
     def forward(self, mode: Mode) -> "HostPass":
-        first_layer = self.trained_features if isinstance(mode, TrainingEpoch) else self.problem.first_layer
-        return HostPass(self.problem, mode, first_layer.operators(mode), self.tensors, self.epsilon)
+        return HostPass(self, mode)
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:
@@ -288,20 +475,14 @@ class HostPass(Pass):
     """A forward pass on the host.
 
     Args:
-        problem: The part, and the operators on it.
+        network: The network.
         mode: What it is for.
-        features: What the first layer's weights are multiplied by.
-        tensors: The framework.
-        epsilon: What keeps a norm from dividing by zero. (1, 1)
     """
 
-    def __init__(
-        self, problem: Problem, mode: Mode, features: tuple[LinearOperator, LinearOperator], tensors: Tensors,
-        epsilon: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(problem.config.layers, features, tensors, epsilon)
-        self.problem, self.mode = problem, mode
-        self.pruned = problem.pruned if isinstance(mode, TrainingEpoch) else ()
+    def __init__(self, network: HostNetwork, mode: Mode) -> None:
+        problem, is_training = network.problem, isinstance(mode, TrainingEpoch)
+        super().__init__(network, (network.trained_features if is_training else problem.first_layer).operators(mode))
+        self.problem, self.mode, self.pruned = problem, mode, problem.pruned if is_training else ()
 
     def fused(self, depth: int) -> FusedLayer:
         """Return a layer as one step."""
@@ -310,9 +491,8 @@ class HostPass(Pass):
         scale = scale_of_kept(problem.config.dropout) if problem.config.drops(self.mode) else 1.0
         below = self._sparse(depth - 1) if depth else None
         before = below.back_factors if below else None
-        plan = LayerPlan(self._sparse(depth), relu=not layer.is_last, words=words, scale=scale, before=before)
         constant = None if depth else cast("HostFeatures | SparseFeatures", self.features[0])
-        return FusedLayer(plan, problem.kernels, problem.products, constant)
+        return FusedLayer(problem, constant, self._sparse(depth), not layer.is_last, words, scale, before)
 
     def _sparse(self, depth: int) -> Aggregation | PrunedAggregation | None:
         """Return what a fused layer aggregates with; None: its features have been aggregated."""

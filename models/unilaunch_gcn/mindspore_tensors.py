@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.interfaces.linear import LinearOperator
-from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
-from unilaunch_graph.arrays import Floats, HostFunction
+from unilaunch_gcn.device import DeviceTensors, Dropout, Epilogue
+from unilaunch_gcn.tensors import Forward, Operation, Tensors
+from unilaunch_graph.arrays import Floats, FloatType, HostFunction
+from unilaunch_graph.dropout import entry_mask, fill_mask
 from unilaunch_mindspore.linear import Apply
 from unilaunch_mindspore.sparse import SparseMatrix
 
@@ -72,16 +74,6 @@ class Recorded:
             self.tape.steps.append((out.variable, [array.variable for array in inputs], backward))
         return out
 
-    def apply(self, operator: LinearOperator) -> "Recorded":
-        """Return operator @ rows."""
-        return self.step(operator.matmat(self.array), [self], lambda gradient: [operator.rmatmat(gradient)])
-
-    def mean(self) -> "Recorded":
-        """Return the mean of each row. (rows, 1)"""
-        shape = self.array.shape
-        mean: Floats = self.array.mean(axis=1, keepdims=True)
-        return self.step(mean, [self], lambda gradient: [np.broadcast_to(gradient / shape[1], shape)])
-
     def __add__(self, other: "Recorded") -> "Recorded":
         return self.step(self.array + other.array, [self, other], lambda gradient: [gradient, gradient])
 
@@ -99,13 +91,6 @@ class Recorded:
     def __pow__(self, power: float) -> "Recorded":
         base = self.array
         return self.step(base**power, [self], lambda gradient: [gradient * power * base ** (power - 1)])
-
-
-def call(function: HostFunction, *inputs: Recorded) -> Recorded:
-    """Return a function of arrays that knows its derivative; the object is for this call alone."""
-    arrays = [each.array for each in inputs]
-    out = function.forward(arrays)
-    return inputs[0].step(out, inputs, lambda gradient: function.backward(arrays, out, gradient))
 
 
 def _summed(gradient: Floats, shape: tuple[int, ...]) -> Floats:
@@ -192,15 +177,21 @@ class MindSporeTensors(Tensors):
 
     @override
     def mean(self, rows: Recorded) -> Recorded:
-        return rows.mean()
+        shape = rows.array.shape
+        mean: Floats = rows.array.mean(axis=1, keepdims=True)
+        return rows.step(mean, [rows], lambda gradient: [np.broadcast_to(gradient / shape[1], shape)])
 
     @override
     def operation(self, operator: LinearOperator) -> Operation:
-        return lambda rows: rows.apply(operator)
+        return lambda rows: rows.step(
+            operator.matmat(rows.array), [rows], lambda gradient: [operator.rmatmat(gradient)]
+        )
 
     @override
     def call(self, function: HostFunction, *inputs: Recorded) -> Recorded:
-        return call(function, *inputs)
+        arrays = [each.array for each in inputs]
+        out = function.forward(arrays)
+        return inputs[0].step(out, inputs, lambda gradient: function.backward(arrays, out, gradient))
 
     @override
     def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Tensor]:
@@ -210,7 +201,6 @@ class MindSporeTensors(Tensors):
 class MindSporeDeviceTensors(DeviceTensors):
     """MindSpore on a device (Ascend); the few weights are kept on the host."""
 
-    framework = "mindspore"
     numeric = ms.numpy
     summed = np.dtype(np.float32)  # HCCL has no float64
 
@@ -218,6 +208,8 @@ class MindSporeDeviceTensors(DeviceTensors):
         super().__init__(is_bfloat16=is_bfloat16)
         known = _KnownGradient()
         self.derivative = _Derivative(known, lambda *parameters: known(known.forward(parameters)))
+        #: The masks of one epoch, by their keys: they are made on the host, and backward asks for that of X again.
+        self.made: dict[tuple[int, int], Tensor] = {}
 
     @override
     def tensor(self, array: Any) -> Tensor:
@@ -230,8 +222,29 @@ class MindSporeDeviceTensors(DeviceTensors):
         return ops.mm(rows.astype(ms.bfloat16), weight.astype(ms.bfloat16)).astype(ms.float32)
 
     @override
-    def relu(self, rows: Tensor) -> Tensor:
-        return ops.relu(rows)
+    def finish(self, rows: Tensor, epilogue: Epilogue, aggregation: Any = None, *, is_wide: bool = False) -> Tensor:
+        if aggregation:
+            rows = Apply(aggregation)(rows)
+        for added in (epilogue.plus, epilogue.bias):
+            rows = rows if added is None else rows + added
+        if epilogue.relu:
+            rows = ops.relu(rows)
+        return rows * self._mask(epilogue.dropout, rows) if epilogue.dropout else rows
+
+    def _mask(self, dropout: Dropout, rows: Tensor) -> Tensor:
+        if dropout.keys not in self.made:
+            mask = np.empty(rows.shape, ms.dtype_to_nptype(rows.dtype))
+            fill_mask(mask, dropout.nodes, dropout.keys, dropout.probability)
+            self.made[dropout.keys] = Tensor(mask)
+        return self.made[dropout.keys]
+
+    @override
+    def entry_mask(
+        self, rows: NDArray[Any], columns: NDArray[Any], width: int, dtype: FloatType
+    ) -> Callable[[Dropout], Tensor]:
+        return lambda dropout: Tensor(
+            entry_mask(dropout.nodes[rows], columns, dropout.keys, dropout.probability, dtype)
+        )
 
     @override
     def array(self, tensor: Any) -> Floats:
@@ -253,11 +266,10 @@ class MindSporeDeviceTensors(DeviceTensors):
 
     @override
     def gradients(self, forward: Forward, gradient_of: Operation, parameters: Sequence[Any]) -> Sequence[Tensor]:
-        return self.derivative(forward, gradient_of, [self.tensor(parameter) for parameter in parameters])
-
-    @override
-    def concatenate(self, arrays: list[Tensor], axis: int) -> Tensor:
-        return ops.cat(arrays, axis)
+        try:
+            return self.derivative(forward, gradient_of, [self.tensor(parameter) for parameter in parameters])
+        finally:
+            self.made.clear()
 
     @override
     def empty(self, shape: tuple[int, int], like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from unilaunch.interfaces.agreement import alike
 from unilaunch.interfaces.model import Framework, Model, Session
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
-from unilaunch_gcn.options import refuse_options, refuse_parts, takes_edges_as_given, told_of_edges
+from unilaunch_gcn.options import refuse_options, takes_edges_as_given, told_of_edges
 
 if TYPE_CHECKING:
     from unilaunch.interfaces.report_layout import ReportLayout
@@ -38,20 +38,19 @@ class GcnModel(Model):
     @property
     @override
     def report(self) -> "ReportLayout":
-        from unilaunch_gcn.report import LAYOUT
+        from unilaunch_gcn.objective import LAYOUT
 
         return LAYOUT
 
     @override
     def check(self, options: "GcnSpec", world_size: int) -> None:
-        refuse_parts(options, world_size)
-        refuse_options(options)
+        refuse_options(options, num_ranks=world_size)
 
     @override
     def modules(self, backend: str) -> Sequence[str]:
         own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
         common = (
-            "loguru", "platformdirs", "unilaunch_gcn.memory", "unilaunch_gcn.report", "unilaunch_gcn.training",
+            "loguru", "platformdirs", "unilaunch_gcn.memory", "unilaunch_gcn.training",
             "unilaunch_graph.partition.preparation",
         )  # fmt: skip
         return (*common, own[backend]) if backend in own else common
@@ -81,11 +80,10 @@ class GcnModel(Model):
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
         from unilaunch_gcn.memory import refuse_part
-        from unilaunch_gcn.options import refuse_on_device
         from unilaunch_graph.partition.preparation import prepare_part
 
         device = session.placement.device
-        alike(partial(refuse_on_device, options, device))
+        alike(partial(refuse_options, options, device))
         check = partial(_refuse_to_train, options, session)
         part = prepare_part(options, session, as_given=takes_edges_as_given(options), check=check)
         if device == "cpu":
@@ -98,7 +96,7 @@ class GcnModel(Model):
     def run(
         self, options: "GcnSpec", prepared: "Part", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
-        from unilaunch_gcn.report import show
+        from unilaunch_gcn.objective import show
         from unilaunch_gcn.training import Training
 
         training = Training(options, prepared, session, framework)
@@ -115,14 +113,13 @@ def _refuse_to_train(options: "GcnSpec", session: Session, graph: "Graph | Part"
     """Refuse a graph that the options cannot train on, or that needs more memory than this host has.
 
     Raises:
-        SpecError, InputError: As `refuse_untrainable`, `refuse_no_validation` and `refuse_graph`.
+        SpecError, InputError: As `refuse_untrainable` and `refuse_graph`.
     """
     from unilaunch_gcn.memory import refuse_graph
-    from unilaunch_gcn.options import refuse_no_validation, refuse_untrainable
+    from unilaunch_gcn.options import refuse_untrainable
     from unilaunch_graph.data.graph import Graph
 
     device = session.placement.device
     refuse_untrainable(options, graph, device)
-    refuse_no_validation(options, graph)
     if isinstance(graph, Graph) and device == "cpu":
         refuse_graph(options, graph, session)

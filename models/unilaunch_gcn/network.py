@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from typing import Any
+
+import numpy as np
 
 from unilaunch.interfaces.backend import Collectives
 from unilaunch.interfaces.linear import LinearOperator
@@ -42,6 +43,8 @@ class Network(ABC):
     def __init__(self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors) -> None:
         self.config, self.layers, self.part = config, config.layers, part
         self.objective, self.tensors = objective, tensors
+        # In the type of the weights: MindSpore rounds a plain number to float32.
+        self.epsilon = tensors.tensor(np.full((1, 1), EPSILON, config.dtype))
 
     @abstractmethod
     def forward(self, mode: Mode) -> "Pass":
@@ -129,19 +132,15 @@ class Pass(ABC):
     In a training epoch a layer has the rows that the loss reaches, in an evaluation those of all owned nodes.
 
     Args:
-        layers: The layers.
+        network: The network.
         features: What the first layer's *weight* is multiplied by: X, or A_hat X, as the layer's order says; and its
             *self_weight*: X, the rows that leave the layer.
-        tensors: The framework.
-        epsilon: What keeps a norm from dividing by zero, in the type of the weights: MindSpore rounds a plain number to
-            float32. (1, 1)
     """
 
-    def __init__(
-        self, layers: Sequence[Layer], features: tuple[LinearOperator, LinearOperator], tensors: Tensors, epsilon: Any
-    ) -> None:
-        self.layers, self.features, self.tensors, self.epsilon = layers, features, tensors, epsilon
-        self.weighted, self.own = (tensors.operation(operator) for operator in features)
+    def __init__(self, network: Network, features: tuple[LinearOperator, LinearOperator]) -> None:
+        self.layers, self.features, self.tensors = network.layers, features, network.tensors
+        self.epsilon = network.epsilon
+        self.weighted, self.own = (self.tensors.operation(operator) for operator in features)
 
     @abstractmethod
     def aggregate(self, depth: int, rows: Any) -> Any:
@@ -152,7 +151,7 @@ class Pass(ABC):
         return rows
 
     def attend(self, depth: int, rows: Any, own: Mapping[str, Any]) -> Any:
-        """Return the attention of a layer over owned and halo rows; `options.refuse_on_device` refuses it elsewhere."""
+        """Return the attention of a layer over owned and halo rows; `options.refuse_options` refuses it elsewhere."""
         raise NotImplementedError(f"{type(self).__name__} has no attention")
 
     @abstractmethod
@@ -171,27 +170,35 @@ class Pass(ABC):
         """Return the rows that enter layer *depth*: ReLU of *rows*, dropped out in training."""
         return self.dropped(depth, self.activated(depth - 1, rows))
 
-    def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
-        """Return A_hat H W + H W_self + b of a layer. (rows that leave the layer, width_out)
+    def terms(self, depth: int, own: Mapping[str, Any], entering: Any) -> tuple[Any, Any]:
+        """Return H W, or (A_hat H) W as the layer's order says, and H W_self; None without a W_self.
 
         Args:
             depth: Which layer.
             own: Its parameters, by name.
             entering: H; None in the first layer, which has the features.
         """
-        layer = self.layers[depth]
-        if layer.order == "product first":
-            product = self.weighted(own["weight"]) if entering is None else self.product(entering, own["weight"])
-            out = self.aggregate(depth, product)
-        elif entering is None:
-            out = self.weighted(own["weight"])
-        else:
-            out = self.product(self.aggregate(depth, entering), own["weight"])
-        if layer.heads:
+        itself = own.get("self_weight")
+        if entering is None:
+            return self.weighted(own["weight"]), None if itself is None else self.own(itself)
+        is_product_first = self.layers[depth].order == "product first"
+        product = self.product(entering if is_product_first else self.aggregate(depth, entering), own["weight"])
+        return product, None if itself is None else self.product(self.leaving(depth, entering), itself)
+
+    def sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
+        """Return A_hat H W + H W_self + b of a layer. (rows that leave the layer, width_out)
+
+        Args:
+            depth: Which layer.
+            own: Its parameters, by name.
+            entering: As in `terms`.
+        """
+        out, itself = self.terms(depth, own, entering)
+        if self.layers[depth].order == "product first":
+            out = self.aggregate(depth, out)
+        if self.layers[depth].heads:
             out = self.attend(depth, out, own)
-        if "self_weight" in own:
-            itself = own["self_weight"]
-            out = out + (self.own(itself) if entering is None else self.product(self.leaving(depth, entering), itself))
+        out = out if itself is None else out + itself
         return out + own["bias"] if "bias" in own else out
 
     def entering_sums(self, depth: int, own: Mapping[str, Any], entering: Any) -> Any:
@@ -283,9 +290,8 @@ class Steps:
             self.collectives.all_reduce(gradient)
         summed = self.network.local(gradient)
         loss, is_stop_asked = float(summed[0]), float(summed[1]) > 0
-        if isfinite(loss):  # else the weights that have led to it stay: they tell in which layer
-            with self.meter.trace.span("optimizer"):
-                self.adam.step(summed[2:])
+        with self.meter.trace.span("optimizer"):
+            self.adam.step(summed[2:])
         return [StepFigures(loss, is_stop_asked, *self.meter.read())]
 
     def finish(self) -> list[StepFigures]:

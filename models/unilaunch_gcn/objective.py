@@ -13,12 +13,14 @@ MSELoss.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.interfaces.model import Session
+from unilaunch.interfaces.report_layout import Plot, ReportLayout, Value
 from unilaunch_graph.arrays import Floats, FloatType
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Task
@@ -216,16 +218,108 @@ def objective_of(part: Part) -> Objective:
 
 def shown(metrics: Mapping[str, float | None], split: str) -> str | None:
     """Return the metrics of a split in words ("accuracy 81.5%", "MAE 0.31, RMSE 0.4"); None of one without nodes."""
-    words = []
-    for name, (label, form) in _SHOWN.items():
-        value = metrics.get(f"{split}_{name}")
-        if value is not None:
-            words.append(f"{label}{value:{form}}")
-    return ", ".join(words) or None
+    found = [(metric, metrics.get(f"{split}_{metric.name}")) for metric in _METRICS]
+    return ", ".join(f"{metric.label}{value:{metric.form}}" for metric, value in found if value is not None) or None
 
 
-#: How each metric is shown: what stands before it, and its format.
-_SHOWN = {"accuracy": ("", ".1%"), "micro_f1": ("micro-F1 ", ".1%"), "mae": ("MAE ", ".4g"), "rmse": ("RMSE ", ".4g")}
+class _Metric(NamedTuple):
+    """How a metric is shown.
+
+    Attributes:
+        name: As the objectives call it.
+        title: Of its plot.
+        word: In a table.
+        label: What stands before the number in a line.
+        form: The number's format.
+    """
+
+    name: str
+    title: str
+    word: str
+    label: str
+    form: str
+
+
+#: Each task has some of them.
+_METRICS = (
+    _Metric("accuracy", "Accuracy", "accuracy", "", ".1%"),
+    _Metric("micro_f1", "Micro-F1", "micro-F1", "micro-F1 ", ".1%"),
+    _Metric("mae", "Mean absolute error", "mean absolute error", "MAE ", ".4g"),
+    _Metric("rmse", "Root of the mean squared error", "RMSE", "RMSE ", ".4g"),
+)
+#: The splits, as the report calls them.
+_WORDS = {"train": "train", "val": "validation", "test": "test"}
+#: The layout of `unilaunch report`.
+LAYOUT = ReportLayout(
+    step="epoch",
+    series="epochs.jsonl",
+    plots=(
+        Plot("Loss", (Value("loss", "loss"),)),
+        Plot("Validation loss", (Value("val_loss", "validation loss"),)),
+        *(
+            Plot(
+                metric.title,
+                tuple(Value(f"{split}_{metric.name}", word) for split, word in _WORDS.items()),
+                percent=metric.form == ".1%",
+            )
+            for metric in _METRICS
+        ),
+    ),
+    figures=(
+        Value("dataset", "data set"),
+        Value("epochs", "epochs"),
+        *(
+            Value(f"{split}_{metric.name}", f"{word} {metric.word}", percent=metric.form == ".1%")
+            for metric in _METRICS
+            for split, word in _WORDS.items()
+        ),
+        Value("seconds_per_epoch", "seconds per epoch"),
+        Value("compute_seconds", "of which computing"),
+        Value("communication_seconds", "of which communicating"),
+        Value("bytes_per_epoch", "halo bytes per epoch"),
+        Value("num_nodes", "nodes"),
+        Value("num_parts", "parts"),
+    ),
+    columns=(
+        Value("owned", "owned nodes"),
+        Value("halo", "halo nodes"),
+        Value("bytes_per_epoch", "bytes per epoch"),
+        Value("peak_memory_bytes", "peak MB of its own", per=1_000_000),
+    ),
+)
+
+
+def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
+    """Print the summary of a training, as rank 0."""
+    quality = "accuracy" if result["task"] == Task.CLASSES else "quality"
+    rows = [
+        ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {_counted(result['num_parts'], 'part')}"),
+        ("ran on", f"{backend}, {session.placement.device}, {_counted(session.world.size, 'rank')}"),
+        ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
+        (quality, ", ".join(f"{use} {shown(result, use) or 'none (no such nodes)'}" for use in SPLITS)),
+        *_costs(result),
+        ("result", f"{session.output.shown}/result.json"),
+        ("logs", f"{session.output.shown}/rank.*/"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)
+
+
+def _costs(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what an epoch took; nothing where all were trained before."""
+    if result["seconds_per_epoch"] is None:
+        return []
+    communication = result["communication_seconds"] / max(result["seconds_per_epoch"], 1e-12)
+    return [
+        ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
+        ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
+    ]
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
 #: Rows whose losses are computed at a time.
 _ROWS = 1024
 

@@ -3,7 +3,8 @@
 Under `launch` a rank gets no spec, but values.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from unilaunch.errors import InputError, SpecError
 
@@ -30,102 +31,68 @@ def takes_edges_as_given(options: "TrainingSpec") -> bool:
     return options.conv != "gcn" and not options.use_gdc
 
 
-def refuse_parts(options: "GcnSpec", world_size: int) -> None:
-    """Refuse another number of parts than of ranks.
-
-    Raises:
-        SpecError: They differ.
-    """
-    if options.num_parts not in {None, world_size}:
-        raise SpecError(
-            f"--num-parts {options.num_parts} with {world_size} rank{'s' * (world_size != 1)}: each rank trains "
-            f"one part; start {options.num_parts} ranks (mpirun -n {options.num_parts}), or leave --num-parts out"
-        )
-
-
-def refuse_options(options: "TrainingSpec") -> None:
+def refuse_options(options: "TrainingSpec", device: str = "auto", num_ranks: int | None = None) -> None:
     """Refuse options that exclude each other, and an option that would change nothing.
+
+    Args:
+        options: What the user chose.
+        device: "cpu", "auto", or a device.
+        num_ranks: Ranks of the run; None: nothing runs.
 
     Raises:
         SpecError: There is one.
     """
-    _refuse_unused(options)
-    _refuse_what_attention_lacks(options)
-    _refuse_edges_as_given(options)
+    rules = [*_of_layers(options), *_of_conv(options)]
+    if options.conv == "gat" and device not in {"auto", "cpu"}:
+        rules.append(f"--conv gat --device {device}: attention runs on cpu only; expected --device cpu")
+    num_parts = cast("GcnSpec", options).num_parts if num_ranks else None
+    if num_parts not in {None, num_ranks}:
+        rules.append(
+            f"--num-parts {num_parts} with {num_ranks} rank{'s' * (num_ranks != 1)}: each rank trains one part; start "
+            f"{num_parts} ranks (mpirun -n {num_parts}), or leave --num-parts out"
+        )
+    if rules:
+        raise SpecError(rules[0])
 
 
-def _refuse_unused(options: "TrainingSpec") -> None:
-    """Refuse an option of hidden layers where there is none, and a residual that no layer has."""
+def _of_layers(options: "TrainingSpec") -> Iterator[str]:
+    """Yield what is wrong: an option of hidden layers where there is none, or a residual that no layer has."""
     if options.residual and options.layers < _LAYERS_OF_RESIDUAL:
-        raise SpecError(
+        yield (
             f"--residual --layers {options.layers}: only a layer between the first and the last adds its input; "
             f"expected --layers {_LAYERS_OF_RESIDUAL} or more, or no --residual"
         )
-    if options.layers > 1:
-        return
     given = {
         f"--hidden {options.hidden}": options.hidden != HIDDEN,
         "--layer-norm": options.layer_norm,
         f"--heads {options.heads}": options.heads is not None,
     }
     for option, is_given in given.items():
-        if is_given:
-            raise SpecError(
+        if is_given and options.layers == 1:
+            yield (
                 f"{option} --layers 1: only hidden layers have it, and one layer is no hidden one; expected --layers 2 "
                 f"or more, or no {option.split()[0]}"
             )
 
 
-def _refuse_what_attention_lacks(options: "TrainingSpec") -> None:
-    """Refuse an option that attention does not have, or that only attention has.
-
-    Raises:
-        SpecError: There is one.
-    """
-    if options.conv != "gat":
-        if options.heads is not None:
-            raise SpecError(f"--heads {options.heads} --conv {options.conv}: only --conv gat has heads")
-        return
-    if options.parallel != "graph":
-        raise SpecError(
-            f"--parallel {options.parallel} --conv gat: attention needs whole rows; expected --parallel graph"
-        )
-    if options.precision == "bfloat16":
-        raise SpecError("--precision bfloat16 --conv gat: expected float32 or float64")
-    if options.use_gdc:
-        raise SpecError("--use-gdc --conv gat: attention uses no weights of edges; leave --use-gdc out")
-
-
-def _refuse_edges_as_given(options: "TrainingSpec") -> None:
-    """Refuse edges as they are given where a symmetric graph is needed.
-
-    Raises:
-        SpecError: They are chosen for gcn, or with diffusion.
-    """
-    if options.edges != "given":
-        return
-    if options.conv == "gcn":
-        raise SpecError("--edges given --conv gcn: A_hat needs a symmetric graph; expected --edges symmetric")
-    if options.use_gdc:
-        raise SpecError("--edges given --use-gdc: diffusion needs a symmetric graph; expected --edges symmetric")
-
-
-def refuse_directed(graph: "Graph | Part", conv: str, device: str) -> None:
-    """Refuse what a layer does with a symmetric graph only.
-
-    Args:
-        graph: The graph, or a part of it.
-        conv: The layer.
-        device: "cpu", "auto", or a device.
-
-    Raises:
-        SpecError: The graph is directed, and the device is not the CPU.
-    """
-    if not graph.is_directed:
-        return
-    given = "the edges are directed, or have loops or duplicates"
-    if device not in {"auto", "cpu"}:
-        raise SpecError(f"--conv {conv} --device {device}: {given}: expected --device cpu, or --edges symmetric")
+def _of_conv(options: "TrainingSpec") -> Iterator[str]:
+    """Yield what is wrong: what a layer does not have, and edges as they are given where A_hat is symmetric."""
+    conv, is_attention = f"--conv {options.conv}", options.conv == "gat"
+    wrong = {
+        f"--heads {options.heads} {conv}: only --conv gat has heads": options.heads is not None and not is_attention,
+        f"--parallel {options.parallel} {conv}: attention needs whole rows; expected --parallel graph": (
+            is_attention and options.parallel != "graph"
+        ),
+        f"--precision bfloat16 {conv}: expected float32 or float64": is_attention and options.precision == "bfloat16",
+        f"--use-gdc {conv}: attention uses no weights of edges; leave --use-gdc out": is_attention and options.use_gdc,
+        f"--edges given {conv}: A_hat needs a symmetric graph; expected --edges symmetric": (
+            options.edges == "given" and options.conv == "gcn"
+        ),
+        "--edges given --use-gdc: diffusion needs a symmetric graph; expected --edges symmetric": (
+            options.edges == "given" and options.use_gdc
+        ),
+    }
+    yield from (line for line, is_wrong in wrong.items() if is_wrong)
 
 
 def told_of_edges(options: "TrainingSpec", part: "Part") -> str:
@@ -144,31 +111,18 @@ def told_of_edges(options: "TrainingSpec", part: "Part") -> str:
     )
 
 
-def refuse_on_device(options: "TrainingSpec", device: str) -> None:
-    """Refuse what is for the CPU alone.
-
-    Args:
-        options: What the user chose.
-        device: "cpu", "auto", or a device.
-
-    Raises:
-        SpecError: The device is another one, and the layer is attention.
-    """
-    if options.conv == "gat" and device not in {"auto", "cpu"}:
-        raise SpecError(f"--conv gat --device {device}: attention runs on cpu only; expected --device cpu")
-
-
 def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: str) -> None:
     """Refuse a graph that the options cannot train on.
 
     Args:
         options: What the user chose.
         graph: The graph, or a part of it.
-        device: As in `refuse_on_device`.
+        device: As in `refuse_options`.
 
     Raises:
         InputError: There are no features, or no node is to train on; or as `refuse_negative_weights`.
-        SpecError: The labels are for another task than the user named; or as `refuse_directed`.
+        SpecError: The labels are for another task than the user named, a device gets directed edges, or patience waits
+            for a validation loss that there is not.
     """
     from unilaunch_graph.data.labels import task_of
 
@@ -190,20 +144,17 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
             f"--task {task}; expected whole numbers (N,) for classes, 0 and 1 (N, C) for multilabel, floats (N,) or "
             "(N, K) for regression"
         )
-    refuse_directed(graph, options.conv, device)
-    refuse_negative_weights(options, graph)
-
-
-def refuse_no_validation(options: "GcnSpec", graph: "Graph | Part") -> None:
-    """Refuse to wait for a validation loss that there is not.
-
-    Raises:
-        SpecError: Patience is limited, and no node is to validate on.
-    """
-    if options.patience is not None and not graph.split_sizes[1]:
+    if graph.is_directed and device not in {"auto", "cpu"}:
         raise SpecError(
-            f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation loss "
-            "to wait for: leave --patience out, or give the data set a validation split"
+            f"--conv {options.conv} --device {device}: the edges are directed, or have loops or duplicates: expected "
+            "--device cpu, or --edges symmetric"
+        )
+    refuse_negative_weights(options, graph)
+    patience: int | None = getattr(options, "patience", None)  # a forecast has none
+    if patience is not None and not graph.split_sizes[1]:
+        raise SpecError(
+            f"--patience {patience}: {name} has no validation nodes, so there is no validation loss to wait for: leave "
+            "--patience out, or give the data set a validation split"
         )
 
 

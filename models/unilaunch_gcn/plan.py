@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import pairwise
 from math import ceil, log2
@@ -23,36 +24,83 @@ from unilaunch_gcn.options import refuse_options, takes_edges_as_given
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from unilaunch_gcn.layers import Layer
-    from unilaunch_gcn.memory import Memory
+    from unilaunch_gcn.memory import Memory, Share
     from unilaunch_graph.data.graph import Graph
-    from unilaunch_graph.partition.cut import Order
     from unilaunch_graph.partition.statistics import PartitionStatistics, Traffic
 
-#: What is taken for messages where only one processor is there to measure them.
-_ASSUMED = (5e-6, 2e9)
 #: The rows between each two parts are counted: of so many parts in arrays of 134 MB.
 _MOST_PARTS = 4096
+
+
+class Machine(NamedTuple):
+    """What messages cost; what is taken where only one processor is there to measure them.
+
+    Attributes:
+        latency: Alpha: seconds of a message that holds nothing.
+        bytes_per_second: 1 / beta.
+    """
+
+    latency: float = 5e-6
+    bytes_per_second: float = 2e9
+
+
+class Forecast(NamedTuple):
+    """What an epoch costs, over all ranks unless it says otherwise.
+
+    Attributes:
+        halo_bytes: Halo rows' bytes, where ranks divide nodes.
+        tensor_bytes: The all-to-alls' bytes, where ranks divide columns; None of attention, which needs whole rows.
+        graph_seconds: An epoch, where ranks divide nodes; None: not measured.
+        tensor_seconds: An epoch, where ranks divide columns; None of attention, and not measured.
+    """
+
+    halo_bytes: int
+    tensor_bytes: int | None
+    graph_seconds: float | None
+    tensor_seconds: float | None
+
+
+class _Cut(NamedTuple):
+    """The graph in a number of parts.
+
+    Attributes:
+        partitioner: Who decided which part owns each node.
+        owner: The part of each node. (num_nodes,)
+        statistics: The partition, counted.
+        shares: What each rank has.
+    """
+
+    partitioner: str
+    owner: "NDArray[np.int64]"
+    statistics: "PartitionStatistics"
+    shares: "Sequence[Share]"
 
 
 class Row(NamedTuple):
     """A line of the table.
 
     Attributes:
-        partitioner: Who decided which part owns each node.
-        statistics: The partition, counted.
+        cut: The partition.
         forecast: What an epoch costs.
         memory: The memory of the rank that needs most.
         preparation: Bytes that reading and dividing the graph took here, as rank 0 of a first run does.
-        crossing: Rows between hosts; None without hosts.
+        hosts: The host of each part; none without hosts.
     """
 
-    partitioner: str
-    statistics: "PartitionStatistics"
-    forecast: "Forecast"
+    cut: _Cut
+    forecast: Forecast
     memory: "Memory"
     preparation: int
-    crossing: int | None
+    hosts: Sequence[str] = ()
+
+    @property
+    def crossing(self) -> int | None:
+        """Rows between hosts; None without hosts."""
+        return crossing(self.cut.statistics.traffic, self.hosts) if self.hosts else None
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -61,10 +109,10 @@ def table(rows: Sequence[Row]) -> str:
         "parts", "cut edges", "halo rows", "of nodes", "MB/epoch", "by columns", "MB/rank", "s/epoch", "by columns",
         "sends less", "partitioner",
     ]  # fmt: skip
-    crosses = rows[0].crossing is not None
+    crosses = bool(rows[0].hosts)
     lines = [[*heads, *(["rows between hosts"] if crosses else [])]]
     for row in rows:
-        statistics, forecast = row.statistics, row.forecast
+        statistics, forecast = row.cut.statistics, row.forecast
         halo = int(statistics.halo.sum())
         lines.append([
             f"{statistics.num_parts}", f"{statistics.cut:,}", f"{halo:,}", f"{halo / statistics.num_nodes:.1%}",
@@ -73,7 +121,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.memory.peak / 1e6:,.1f}", _seconds(forecast.graph_seconds),
             _seconds(forecast.tensor_seconds),
             "tensor" if forecast.tensor_bytes is not None and forecast.halo_bytes > forecast.tensor_bytes else "graph",
-            row.partitioner,
+            row.cut.partitioner,
             *([f"{row.crossing:,}"] if crosses else []),
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -85,10 +133,10 @@ def json_line(row: Row) -> str:
 
     *peak_memory_bytes* is that of `ranks` in `result.json`, where the partition is there; *memory_bytes* are its parts.
     """
-    statistics = row.statistics
+    statistics = row.cut.statistics
     counted = {
         "num_parts": statistics.num_parts,
-        "partitioner": row.partitioner,
+        "partitioner": row.cut.partitioner,
         "cut": statistics.cut,
         "halo": int(statistics.halo.sum()),
         "rows_between_hosts": row.crossing,
@@ -96,7 +144,7 @@ def json_line(row: Row) -> str:
         "memory_bytes": asdict(row.memory),
         "preparation_memory_bytes": row.preparation,
     }
-    return json.dumps(counted | asdict(row.forecast)) + "\n"
+    return json.dumps(counted | row.forecast._asdict()) + "\n"
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -104,7 +152,7 @@ def page(rows: Sequence[Row]) -> str:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    parts = [row.statistics.num_parts for row in rows]
+    parts = [row.cut.statistics.num_parts for row in rows]
     figure = make_subplots(rows=1, cols=2, subplot_titles=("predicted seconds per epoch", "MB per epoch"))
     for column, kinds in ((1, ("graph_seconds", "tensor_seconds")), (2, ("halo_bytes", "tensor_bytes"))):
         scale = 1.0 if column == 1 else 1e-6
@@ -160,28 +208,23 @@ class PlanCommand(Command):
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:
             raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
-        from unilaunch_gcn.part_placement import crossing, place
         from unilaunch_graph.partition.partitioners import load_partitioner
 
         _refuse_no_files(options)
         load_partitioner(options.partitioner)
-
         rows, said = _forecasts(options, counts)
-        hosts = [place(row.statistics.traffic, slots) if slots else None for row in rows]
-        rows = [
-            row._replace(crossing=crossing(row.statistics.traffic, names) if names else None)
-            for row, names in zip(rows, hosts, strict=True)
-        ]
+        if slots:
+            rows = [row._replace(hosts=place(row.cut.statistics.traffic, slots)) for row in rows]
         sys.stdout.write("".join(map(json_line, rows)) if options.as_json else f"{table(rows)}\n{said}\n")
-        if options.rankfile and hosts[-1]:
-            _write(options.rankfile, _rankfile(hosts[-1]), "--rankfile")
+        if options.rankfile:
+            _write(options.rankfile, _rankfile(rows[-1].hosts), "--rankfile")
         if options.plot:
             _write(options.plot, page(rows), "--plot")
         return 0
 
 
 def _refuse_no_files(options: PlanSpec) -> None:
-    """Refuse files that cannot be written, before anything is measured for them."""
+    """Refuse files that cannot be written, before anything is measured for them; and one that is not read."""
     from unilaunch_graph.new_files import refuse_no_file
 
     for option, path in (("--plot ", options.plot), ("--rankfile ", options.rankfile)):
@@ -225,18 +268,14 @@ class _Measured(NamedTuple):
     """What this machine showed.
 
     Attributes:
-        seconds: Of an epoch's computing, for each number of parts; None: not measured.
+        epochs: By the number of parts: seconds of an epoch's computing, and bytes of the interpreter and the framework
+            of a rank: ranks that are forked behind one import hold less than a single one.
         machine: What messages cost.
-        backend: The backend that computed.
-        frameworks: Bytes of the interpreter and the framework of a rank, for each number of parts: ranks that are
-            forked behind one import hold less than a single one; None: not measured.
         line: How it was measured, in words.
     """
 
-    seconds: Sequence[float | None]
-    machine: "Machine"
-    backend: str
-    frameworks: Sequence[int | None]
+    epochs: "Mapping[int, tuple[float, int]]"
+    machine: Machine
     line: str
 
 
@@ -245,61 +284,55 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     import tempfile
 
     from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.memory import forecast_memory, host_memory, leaves_rows_out, peak_memory, shares_of_parts
-    from unilaunch_gcn.reach import count_pruned
-    from unilaunch_graph.partition.cut import order_nodes
-    from unilaunch_graph.partition.partitioners import assign
-    from unilaunch_graph.partition.statistics import count
+    from unilaunch_gcn.memory import forecast_memory, host_memory, peak_memory
 
     log = Log()
     graph = _read(options, log)
     structure = graph.structure() if graph.is_directed else graph
     layers = plan_layers(options, graph.num_features, graph.num_classes)
-    counted, owners = [], []
-    for parts in counts:
-        log.say(f"cutting it into {parts} part{'s' * (parts != 1)}")
-        owners.append(assign(structure, parts, options.balance, options.partitioner))
-        counted.append(count(graph, owners[-1].owner, parts))
-    if leaves_rows_out(options, is_directed=graph.is_directed):
-        counted = [
-            count_pruned(graph, made.owner, statistics, len(layers))
-            for made, statistics in zip(owners, counted, strict=True)
-        ]
-    shares = [
-        list(shares_of_parts(statistics, made.owner, graph, len(layers)))
-        for made, statistics in zip(owners, counted, strict=True)
-    ]
+    cuts = [_cut(options, graph, structure, parts, log) for parts in counts]
     backend = plugins.load_backend(options.backend).name
-    needed = max(
-        sum(sorted(forecast_memory(options, layers, share, backend).peak for share in own)[-_processors() :])
-        for own in shares
-    )
+
+    def memory(cut: _Cut, framework: int | None) -> "list[Memory]":
+        """Return the forecast of each rank, the largest last."""
+        ranks = [forecast_memory(options, layers, share, backend, framework) for share in cut.shares]
+        return sorted(ranks, key=attrgetter("peak"))
+
+    needed = max(sum(one.peak for one in memory(cut, None)[-_processors() :]) for cut in cuts)
     if 2 * needed > (has := host_memory()):
-        measured = _Measured([None] * len(counts), Machine(*_ASSUMED), backend, [None] * len(counts), (
+        preparation = peak_memory()
+        measured = _Measured({}, Machine(), (
             f"no epoch is measured here: it needs {needed / 1e9:,.1f} GB of the {has / 1e9:,.1f} GB of this host"
         ))  # fmt: skip
-        preparation = peak_memory()
     else:
         with tempfile.TemporaryDirectory() as folder:
             log.say("measuring this machine")
-            cases = [
-                _case(graph, order_nodes(structure, made.owner, statistics.num_parts), statistics, Path(folder))
-                for made, statistics in zip(owners, counted, strict=True)
-            ]
+            cases = [_case(graph, structure, cut, Path(folder)) for cut in cuts]
             preparation = peak_memory()  # a run's rank 0 does the same where there is no partition yet
             measured = _measure(options, cases, Path(folder))
-    whole = zip(owners, counted, shares, measured.seconds, measured.frameworks, strict=True)
-    return [
-        Row(
-            made.partitioner,
-            statistics,
-            predict(statistics, layers, options.precision, seconds, measured.machine),
-            max((forecast_memory(options, layers, share, backend, framework) for share in own), key=attrgetter("peak")),
-            preparation,
-            None,
-        )
-        for made, statistics, own, seconds, framework in whole
-    ], measured.line
+
+    def row(cut: _Cut) -> Row:
+        seconds, framework = measured.epochs.get(cut.statistics.num_parts, (None, None))
+        forecast = predict(cut.statistics, layers, options.precision, seconds, measured.machine)
+        return Row(cut, forecast, memory(cut, framework)[-1], preparation)
+
+    return [row(cut) for cut in cuts], measured.line
+
+
+def _cut(options: PlanSpec, graph: "Graph", structure: "Graph", parts: int, log: Log) -> _Cut:
+    """Cut the graph into some parts, whose edges *structure* has in both directions, and count them."""
+    from unilaunch_gcn.memory import leaves_rows_out, shares_of_parts
+    from unilaunch_gcn.reach import count_pruned
+    from unilaunch_graph.partition.partitioners import assign
+    from unilaunch_graph.partition.statistics import count
+
+    log.say(f"cutting it into {parts} part{'s' * (parts != 1)}")
+    made = assign(structure, parts, options.balance, options.partitioner)
+    statistics = count(graph, made.owner, parts)
+    if leaves_rows_out(options, is_directed=graph.is_directed):
+        statistics = count_pruned(graph, made.owner, statistics, options.layers)
+    shares = list(shares_of_parts(statistics, made.owner, graph, options.layers))
+    return _Cut(made.partitioner, made.owner, statistics, shares)
 
 
 def _processors() -> int:
@@ -308,40 +341,38 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
+def _case(graph: "Graph", structure: "Graph", cut: _Cut, folder: Path) -> dict[str, Any]:
     """Write the parts with most edges, one for each processor, and return where they are."""
-    from unilaunch_graph.partition.cut import split_parts
+    from unilaunch_graph.partition.cut import order_nodes, split_parts
     from unilaunch_graph.partition.store import Origin, write_nodes, write_parts
 
-    heaviest = sorted(statistics.edges.argsort()[::-1][: min(_processors(), statistics.num_parts)].tolist())
-    own = folder / str(statistics.num_parts)
-    parts = split_parts(graph, order, heaviest)
+    num_parts = cut.statistics.num_parts
+    heaviest = sorted(cut.statistics.edges.argsort()[::-1][: min(_processors(), num_parts)].tolist())
+    own = folder / str(num_parts)
+    parts = split_parts(graph, order_nodes(structure, cut.owner, num_parts), heaviest)
     origin = Origin("plan", "plan", "plan", "plan", "plan", Path("/"))  # where its files are now
     write_parts(own, origin, parts)
     write_nodes(own, origin, graph, folder / "nodes", Log().say)
-    return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
+    return {"folder": str(own), "fingerprint": "plan", "num_parts": num_parts, "parts": heaviest}
 
 
 def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -> _Measured:
     """Run the heaviest parts' epochs, and messages between two ranks."""
-    seconds: dict[int, float] = {}
-    frameworks: dict[int, int] = {}
+    epochs: dict[int, tuple[float, int]] = {}
     messages: dict[str, Any] = {}
     for ranks in sorted({len(case["parts"]) for case in cases}):
         own = [case for case in cases if len(case["parts"]) == ranks]
         measured = _launch(options, own, ranks, folder / f"{ranks}-ranks")
-        seconds |= {case["num_parts"]: value for case, value in zip(own, measured["seconds"], strict=True)}
-        frameworks[ranks] = measured["framework_bytes"]
-        messages |= {name: measured[name] for name in ("latency", "bytes_per_second") if name in measured}
-    said = "measured here" if messages else "taken: one rank measures no messages"
-    machine = Machine(**messages) if messages else Machine(*_ASSUMED)
-    ordered = [seconds[case["num_parts"]] for case in cases]
-    of_cases = [frameworks[len(case["parts"])] for case in cases]
-    return _Measured(ordered, machine, measured["backend"], of_cases, (
+        for case, seconds in zip(own, measured["seconds"], strict=True):
+            epochs[case["num_parts"]] = seconds, measured["framework_bytes"]
+        messages |= {name: measured[name] for name in Machine._fields if name in measured}
+    machine = Machine(**messages)
+    return _Measured(epochs, machine, (
         "computing: measured here, on cpu, as many ranks at once as there are processors; messages: "
-        f"{machine.latency * 1e6:.1f} us and {machine.bytes_per_second / 1e9:.2f} GB/s, {said}; memory: of a rank that "
-        f"finds its partition; {max(of_cases) / 1e6:.0f} MB of it are the interpreter and {measured['backend']}, "
-        "measured here"
+        f"{machine.latency * 1e6:.1f} us and {machine.bytes_per_second / 1e9:.2f} GB/s, "
+        f"{'measured here' if messages else 'taken: one rank measures no messages'}; memory: of a rank that finds its "
+        f"partition; {max(framework for _, framework in epochs.values()) / 1e6:.0f} MB of it are the interpreter and "
+        f"{measured['backend']}, measured here"
     ))  # fmt: skip
 
 
@@ -365,11 +396,11 @@ def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, fold
 
 
 def _rankfile(hosts: Sequence[str]) -> str:
-    slot: dict[str, int] = {}
+    slot: Counter[str] = Counter()
     lines = ["# Written by unilaunch plan: launch --map-by rankfile:file=FILE, mpirun --rankfile FILE (Open MPI 4)"]
     for rank, host in enumerate(hosts):
-        lines.append(f"rank {rank}={host} slot={slot.get(host, 0)}")
-        slot[host] = slot.get(host, 0) + 1
+        lines.append(f"rank {rank}={host} slot={slot[host]}")
+        slot[host] += 1
     return "\n".join(lines) + "\n"
 
 
@@ -378,36 +409,6 @@ def _write(path: Path, text: str, option: str) -> None:
         write_users(path, text)
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What was measured.
-
-    Attributes:
-        latency: Alpha: seconds of a message that holds nothing.
-        bytes_per_second: 1 / beta.
-    """
-
-    latency: float
-    bytes_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What an epoch costs, over all ranks unless it says otherwise.
-
-    Attributes:
-        halo_bytes: Halo rows' bytes, where ranks divide nodes.
-        tensor_bytes: The all-to-alls' bytes, where ranks divide columns; None of attention, which needs whole rows.
-        graph_seconds: An epoch, where ranks divide nodes; None: not measured.
-        tensor_seconds: An epoch, where ranks divide columns; None of attention, and not measured.
-    """
-
-    halo_bytes: int
-    tensor_bytes: int | None
-    graph_seconds: float | None
-    tensor_seconds: float | None
 
 
 def predict(
@@ -465,3 +466,59 @@ def _exchange_seconds(traffic: "Traffic", row_bytes: int, machine: Machine) -> f
     """Return the seconds of an exchange: the busiest rank's rows, in and out, and its messages, one after the other."""
     rows = max(int((traffic.sum(axis=0) + traffic.sum(axis=1)).max()) // 2, 0)
     return row_bytes * rows / machine.bytes_per_second + int((traffic > 0).sum(axis=1).max()) * machine.latency
+
+
+def place(traffic: "Traffic", slots: Mapping[str, int]) -> list[str]:
+    """Return the host of each part. Hosts are filled in order; a host gets next the part with most rows to its parts.
+
+    After this greedy step, two parts are swapped as long as a swap reduces the rows between hosts.
+
+    Args:
+        traffic: Rows that part i sends to part j. (num_parts, num_parts)
+        slots: Free slots by host; together at least as many as parts.
+    """
+    both = (traffic + traffic.T).astype(float)
+    names = list(slots)
+    host = _grow(both, [slots[name] for name in names])
+    _swap(both, host)
+    return [names[at] for at in host]
+
+
+def crossing(traffic: "Traffic", hosts: Sequence[str]) -> int:
+    """Return the rows that go from one host to another in an exchange."""
+    import numpy as np
+
+    at = np.unique(hosts, return_inverse=True)[1]
+    return int(traffic[at[:, None] != at].sum())
+
+
+def _grow(both: "NDArray[np.float64]", sizes: list[int]) -> "NDArray[np.int64]":
+    import numpy as np
+
+    host = np.full(len(both), -1)
+    for at, size in enumerate(sizes):
+        near = np.zeros(len(both))
+        for taken in range(min(size, int((host < 0).sum()))):
+            free = host < 0
+            # The first part of a host is the one that exchanges the fewest rows with the placed parts.
+            wanted = near if taken else -both[:, ~free].sum(axis=1)
+            part = int(np.where(free, wanted, -np.inf).argmax())
+            host[part] = at
+            near += both[part]
+    return host
+
+
+def _swap(both: "NDArray[np.float64]", host: "NDArray[np.int64]") -> None:
+    """Swap the two parts with the largest gain, as long as there is a gain (Kernighan and Lin, 1970, no look-ahead)."""
+    import numpy as np
+
+    for _ in range(len(both)):
+        to_host = np.stack([both[:, host == at].sum(axis=1) for at in range(host.max() + 1)], axis=1)
+        own = to_host[np.arange(len(host)), host]
+        gain = to_host[:, host] - own[:, None]
+        gain = gain + gain.T - 2 * both
+        gain[host[:, None] == host] = 0
+        first, second = np.unravel_index(gain.argmax(), gain.shape)
+        if gain[first, second] <= 0:
+            return
+        host[first], host[second] = host[second], host[first]

@@ -177,7 +177,7 @@ def _predict(
 ) -> None:
     import numpy as np
 
-    from unilaunch_gcn.checkpoint import parameter_names
+    from unilaunch_gcn.checkpoint import named
     from unilaunch_gcn.host import HostNetwork, host_problem
     from unilaunch_gcn.layers import NetworkConfig, plan_layers, views
     from unilaunch_gcn.tensors import HostArrays
@@ -188,7 +188,7 @@ def _predict(
     config = NetworkConfig.of(exact, plan_layers(exact, part.num_features, part.num_classes), 0)
     collectives = member.collectives()
     network = HostNetwork(host_problem(collectives, member.placement.threads, config, part, Meter()), HostArrays())
-    for name, view in zip(parameter_names(config.layers), views(network.flat, config.layers), strict=True):
+    for (name, _), view in zip(named(config.layers), views(network.flat, config.layers), strict=True):
         view[...] = parameters[name]
     embeddings, scores = None, None
     for rows in network.outputs(views(network.flat, config.layers)):

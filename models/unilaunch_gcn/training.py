@@ -5,25 +5,25 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
 from unilaunch.errors import DivergedError, SpecError, StoppedError
-from unilaunch.interfaces.backend import Backend, Collectives, Placement
+from unilaunch.interfaces.backend import Backend, Placement
 from unilaunch.interfaces.model import Framework, Session
 from unilaunch.interfaces.step import Step
 from unilaunch.json_value import JsonValue
 from unilaunch_gcn.checkpoint import Keeper
-from unilaunch_gcn.device import device_network
+from unilaunch_gcn.device import DeviceTensors, device_network
 from unilaunch_gcn.host import HostNetwork, training_problem
-from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers, views
+from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.memory import peak_memory
 from unilaunch_gcn.network import Network, StepFigures
 from unilaunch_gcn.objective import SPLITS, shown
-from unilaunch_gcn.tensors import DeviceTensors, Tensors
+from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.meter import Meter, Trace
 from unilaunch_graph.optimizer import Adam
@@ -60,21 +60,12 @@ class Training:
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
         self.keeper = Keeper(options, session, self.network, adam, part)
         self.history = self.keeper.start(framework.collectives)
+        # Of all epochs, also of those before a checkpoint.
+        self.losses, self.evaluations = self.history.losses, self.history.evaluations
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         self.steps = self.network.steps(adam, framework.collectives, meter)
-        self.finite = FiniteCheck(options, self.network, adam, framework.collectives)
         self.setup_bytes = meter.read()[1]
         self.epochs = Epochs(session.output.rank_dir / "epochs.jsonl")
-
-    @property
-    def losses(self) -> list[float]:
-        """Of all epochs, also of those before a checkpoint."""
-        return self.history.losses
-
-    @property
-    def evaluations(self) -> list[dict[str, float | None]]:
-        """Of all epochs, also of those before a checkpoint."""
-        return self.history.evaluations
 
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough.
@@ -121,14 +112,14 @@ class Training:
     def _note(self, ended: Sequence[StepFigures]) -> None:
         """Note what the steps that have ended have shown."""
         for figures in ended:
-            self.finite.loss(LOSS, figures.loss, len(self.losses) + 1)
+            refuse_infinite(self.options, LOSS, figures.loss, len(self.losses) + 1)
             self.losses.append(figures.loss)
             self.epochs.add(len(self.losses), figures)
 
     def _finish_steps(self) -> None:
         """Wait for the steps in flight, so that the recorded values agree with the weights, which must be finite."""
         self._note(self.steps.finish())
-        self.finite.weights(len(self.losses))
+        refuse_infinite_weights(self.options, self.network, self.steps.adam, len(self.losses))
 
     def _save(self) -> None:
         self._finish_steps()
@@ -157,7 +148,7 @@ class Training:
         self.steps.meter.read()
         epoch = len(self.losses)
         summed = self.network.host(self.network.local(counts)).astype(np.float64)
-        self.finite.loss("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
+        refuse_infinite(self.options, "loss of the evaluation", float(summed.sum()), epoch)  # or a metric's count
         evaluation = {"epoch": epoch, **self.network.objective.metrics(summed, self.part.split_sizes)}
         is_lowest = self.history.add(evaluation, counts=epoch % self.options.eval_every == 0)
         self.session.output.record(**evaluation, loss=self.losses[-1])
@@ -344,96 +335,32 @@ def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> T
 LOSS = "loss of all ranks"
 
 
-@dataclass(frozen=True, slots=True)
-class FiniteCheck:
-    """Ends a training that has left the finite numbers: nothing after it would mean anything.
+def refuse_infinite(options: "TrainingSpec", name: str, value: float, epoch: int) -> None:
+    """End a training that has left the finite numbers: nothing after it would mean anything.
 
-    All ranks must make the same calls. They have the same losses and weights, so they agree without a message. The
-    layer is looked for only when a number is not finite.
+    All ranks have the same losses and weights, so they agree without a message.
 
-    Attributes:
-        options: What the user chose.
-        network: The network.
-        adam: The optimiser of its weights.
-        collectives: The data path between the ranks.
+    Raises:
+        DivergedError: *value* is not a finite number.
     """
-
-    options: "TrainingSpec"
-    network: Network
-    adam: Adam
-    collectives: Collectives
-
-    def loss(self, name: str, value: float, epoch: int) -> None:
-        """Check a loss, whose *name* the message says.
-
-        Raises:
-            DivergedError: *value* is not a finite number.
-        """
-        if not math.isfinite(value):
-            raise self._error(name, value, epoch, first_infinite(self.network, self.collectives))
-
-    def weights(self, epoch: int) -> None:
-        """Check the weights, and Adam's second moment: where that is infinite, weights stay finite and never change.
-
-        Raises:
-            DivergedError: One of the numbers is not finite.
-        """
-        for name, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
-            value = max(float(numbers.max()), -float(numbers.min()))  # no array as large as the weights
-            if not math.isfinite(value):
-                layers = _infinite_layers(self.network, numbers)
-                raise self._error(f"largest {name}", value, epoch, f"in {_layer(layers[0], self.network)}")
-
-    def _error(self, name: str, value: float, epoch: int, place: str) -> DivergedError:
-        cause = f"--lr {self.options.lr:g} is too high: take a lower one"
-        if epoch == 1 and name == LOSS:  # no step was taken yet
-            cause = "the features are too large: scale them"
-        wider = {"bfloat16": ", or --precision float32", "float32": ", or --precision float64", "float64": ""}
-        return DivergedError(
-            f"epoch {epoch}: the {name} is {value:g}, not a finite number: the training has diverged {place}, probably "
-            f"because {cause}{wider[self.options.precision]}"
-        )
+    if math.isfinite(value):
+        return
+    cause = f"--lr {options.lr:g} is too high: take a lower one"
+    if epoch == 1 and name == LOSS:  # no step was taken yet
+        cause = "the features are too large: scale them"
+    wider = {"bfloat16": ", or --precision float32", "float32": ", or --precision float64", "float64": ""}
+    raise DivergedError(
+        f"epoch {epoch}: the {name} is {value:g}, not a finite number: the training has diverged, probably because "
+        f"{cause}{wider[options.precision]}"
+    )
 
 
-def first_infinite(network: Network, collectives: Collectives) -> str:
-    """Return the first layer whose weights or output are not finite, in words. All ranks must call this.
+def refuse_infinite_weights(options: "TrainingSpec", network: Network, adam: Adam, epoch: int) -> None:
+    """Do so for the weights, and Adam's second moment: where that is infinite, weights stay finite and never change.
 
-    Outputs are those of an evaluation, without dropout. A GPU's steps are queued ahead, so its weights may be those
-    after the step: then the weights of every layer are not finite, and no layer is named.
+    Raises:
+        DivergedError: One of the numbers is not finite.
     """
-    of_weights = _infinite_layers(network, network.flat)
-    of_outputs = _infinite_outputs(network, collectives)
-    if len(of_weights) == len(network.layers) > 1:
-        return "in the weights of all layers"
-    if of_weights and (not of_outputs or of_weights[0] <= of_outputs[0]):
-        return f"in the weights of {_layer(of_weights[0], network)}"
-    if of_outputs:
-        return f"in the output of {_layer(of_outputs[0], network)}"
-    return "behind the last layer: without dropout its output is finite"
-
-
-def _infinite_layers(network: Network, flat: Any) -> list[int]:
-    """Return the layers with a number in *flat*, a buffer of the network's kind, that is not finite."""
-    layers = by_layer(views(network.host(flat), network.layers), network.layers)
-    return [depth for depth, own in enumerate(layers) if not all(np.isfinite(array).all() for array in own.values())]
-
-
-def _infinite_outputs(network: Network, collectives: Collectives) -> list[int]:
-    """Return the layers whose output is not finite on some rank."""
-    counts: list[int] = []
-    zero = network.tensors.tensor(np.zeros((1, 1), network.config.dtype))
-
-    def look(weights: Sequence[Any]) -> Any:
-        for rows in network.outputs(weights):
-            numbers = network.tensors.array(rows + zero)  # numpy has no bfloat16, and a sum with float32 is float32
-            counts.append(int(np.count_nonzero(~np.isfinite(numbers))))
-        return rows
-
-    network.tensors.scores(look, views(network.flat, network.layers))
-    shared = network.shared(np.array(counts, np.float64))
-    collectives.all_reduce(shared)
-    return [int(depth) for depth in np.flatnonzero(network.host(network.local(shared)))]
-
-
-def _layer(depth: int, network: Network) -> str:
-    return f"layer {depth + 1} of {len(network.layers)}"
+    for name, numbers in (("weight", network.flat), ("squared gradient", adam.second)):
+        largest = max(float(numbers.max()), -float(numbers.min()))  # no array as large as the weights
+        refuse_infinite(options, f"largest {name}", largest, epoch)

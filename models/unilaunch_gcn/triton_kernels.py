@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from unilaunch_gcn.aggregation import ONES, DiagonalScaling
-from unilaunch_gcn.epilogue import Dropout, Epilogue
+from unilaunch_gcn.device import Dropout, Epilogue
 from unilaunch_graph.optimizer import BETA1, BETA2, EPSILON
 
 #: Entries of a row that are gathered at a time; rows of an elementwise pass; columns of a program at most.

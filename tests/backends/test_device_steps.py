@@ -19,8 +19,7 @@ from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.network import StepFigures
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device import TorchDeviceTensors
-from unilaunch_gcn.torch_network import DeviceSteps, TorchDeviceNetwork, Work
+from unilaunch_gcn.torch_device import DeviceSteps, TorchDeviceNetwork, TorchDeviceTensors, Work
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part

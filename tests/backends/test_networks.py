@@ -14,13 +14,12 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph, parts_of, random_graph
 from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
-from unilaunch_gcn.device import DeviceNetwork, device_network
+from unilaunch_gcn.device import DeviceNetwork, DeviceTensors, device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, by_layer, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_gcn.torch_device import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter

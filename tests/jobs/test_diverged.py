@@ -25,16 +25,16 @@ def _diverged(job: Finished, *words: str) -> None:
 
 
 @pytest.mark.parametrize(("backend", "lr", "epochs", "trained", "words"), [
-    ("numpy", "1e30", "200", 1, ["epoch 2: the loss of all ranks is nan", "in the output of layer 2 of 2"]),
-    ("torch", "1e30", "1", 0, ["epoch 1: the loss of the evaluation is", "of layer "]),
-    ("numpy", "1e300", "1", 0, ["epoch 1: the largest weight is", "diverged in layer 1 of 2"]),
+    ("numpy", "1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"]),
+    ("torch", "1e30", "1", 0, ["epoch 1: the loss of the evaluation is"]),
+    ("numpy", "1e300", "1", 0, ["epoch 1: the largest weight is"]),
 ], ids=["loss", "evaluation", "weights"])  # fmt: skip
 def test_a_diverged_training_fails(
     openmpi5: Launcher, backend: str, lr: str, epochs: str, trained: int, words: list[str], tmp_path: Path
 ) -> None:
     """One line with the epoch and the likely cause, exit code 1 on every rank, and no checkpoint after it.
 
-    What each framework names: tests/models/gcn/test_divergence.py.
+    That MindSpore's loss tells of it: tests/models/gcn/test_divergence.py.
     """
     arguments = ["run", "--data-dir", "data", "--backend", backend, "--epochs", epochs, "--lr", lr]
     job = openmpi5.unilaunch(2, [*arguments, "--checkpoint-every", "1", "--dropout", "0"], tmp_path, variables=NUMPY)

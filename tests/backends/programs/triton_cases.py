@@ -19,12 +19,11 @@ from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn import triton_kernels
 from unilaunch_gcn.aggregation import ONES, DiagonalScaling
-from unilaunch_gcn.device import FusedAggregation, device_network
-from unilaunch_gcn.epilogue import Dropout, Epilogue
+from unilaunch_gcn.device import Dropout, Epilogue, device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
 from unilaunch_gcn.layers import NetworkConfig, plan_layers
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_device import TorchDeviceTensors
+from unilaunch_gcn.torch_device import FusedAggregation, TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import Meter

@@ -21,7 +21,7 @@ from unilaunch_gcn.host import HostNetwork, training_problem
 from unilaunch_gcn.layers import Layer, NetworkConfig, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.model import GcnModel
-from unilaunch_gcn.options import refuse_directed, refuse_options, refuse_untrainable, takes_edges_as_given
+from unilaunch_gcn.options import refuse_options, refuse_untrainable, takes_edges_as_given
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
@@ -187,8 +187,8 @@ def test_a_device_refuses_attention_and_directed_edges() -> None:
     with pytest.raises(RefusedTogetherError, match=r"^--conv gat --device cuda: [^\n]*--device cpu$"):
         GcnModel().prepare(GcnSpec(dataset="nowhere", conv="gat"), session)
     with pytest.raises(SpecError, match=r"--conv sage --device cuda: the edges are directed, .*--device cpu"):
-        refuse_directed(parts_of(GRAPH)[0], "sage", "cuda")
-    refuse_directed(parts_of(GRAPH.symmetrised()[0])[0], "sage", "cuda")
+        refuse_untrainable(GcnSpec(conv="sage"), parts_of(GRAPH)[0], "cuda")
+    refuse_untrainable(GcnSpec(conv="sage"), parts_of(GRAPH.symmetrised()[0])[0], "cuda")
 
 
 @pytest.mark.parametrize("is_directed", [False, True])

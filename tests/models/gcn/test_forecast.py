@@ -9,8 +9,7 @@ from hypothesis import given
 
 from graphs_by_hand import Cut, cut_graphs, parts_of
 from unilaunch.errors import PluginError, SpecError
-from unilaunch_gcn.part_placement import crossing, place
-from unilaunch_gcn.plan import PlanCommand
+from unilaunch_gcn.plan import PlanCommand, crossing, place
 from unilaunch_graph.partition.statistics import count
 
 
