@@ -128,8 +128,10 @@ def first_failure(folder: Path) -> str:
     """Return in one line which rank failed first, why, and where its log is; "" if none did, or if that is unknown."""
     with suppress(InputError):
         if report := Run(folder).report:
-            log = f"; its log is {report.first.log}" if report.first.log else ""
-            return one_line(f"{report.verdict}{log}")
+            log = report.first.log
+            moved = folder.absolute().joinpath(*Path(log).parts[-2:])  # the next run has moved this one's files
+            where = f"; its log is {moved if log and moved.is_file() else log}" if log else ""
+            return one_line(f"{report.verdict}{where}")
     return ""
 
 

@@ -52,3 +52,5 @@ def test_the_rank_that_lost_a_peer_is_not_the_first(tmp_path: Path) -> None:
     assert told == r"rank 1 on b\x1b[2J failed first: killed by SIGSEGV (exit code 139); its log is rank.1/stderr"
     (tmp_path / "report.json").write_text(json.dumps(judge([crashed]).as_json() | {"verdict": "rank 1: \x1b[2J"}))
     assert first_failure(tmp_path) == r"rank 1: \x1b[2J; its log is rank.1/stderr"
+    (tmp_path / "rank.1" / "stderr").touch()  # of a run whose folder the next one has moved
+    assert first_failure(tmp_path).endswith(f"its log is {tmp_path / 'rank.1' / 'stderr'}")
