@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
+from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
+from torch_geometric.nn.conv import MessagePassing
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -216,6 +218,12 @@ def give_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
     dropouts = Dropouts(part, type(model).__name__, int(seed))
     for module in model.modules():
         setattr(module, Dropouts.ATTRIBUTE, dropouts)
+    own = set() if isinstance(model, MessagePassing) else {*dir(type(model))} - {*dir(torch.nn.Module)}
+    for name in own:  # a script may enter by any: one that is private, or that it has compiled, too
+        if name in vars(model) or isinstance(inspect.getattr_static(model, name), FunctionType):
+            method = getattr(model, name)
+            if isinstance(method, MethodType) and method.__self__ is model:
+                setattr(model, name, MethodType(with_dropouts(method.__func__), model))
     _follow_checkpoints()
 
 

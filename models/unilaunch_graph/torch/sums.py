@@ -374,7 +374,8 @@ def kept_edges(edges: torch.Tensor, part: GraphPart) -> torch.Tensor:
     for other, version in kept:
         if version == version_of(other) and other.shape == edges.shape and torch.equal(other, edges):
             return other
-    own = edges.detach().clone()
+    with torch.inference_mode(mode=False):  # an inference tensor has no version
+        own = edges.detach().clone()
     kept.append((own, version_of(own)))
     return own
 

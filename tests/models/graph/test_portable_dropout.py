@@ -142,6 +142,51 @@ def test_a_module_that_is_called_in_place_of_the_model_drops_alike() -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-10)
 
 
+class _Entered(Net):
+    def encode(self, x: torch.Tensor, edges: torch.Tensor) -> Any:
+        return self._step(x, edges)
+
+    def _step(self, x: torch.Tensor, edges: torch.Tensor) -> Any:
+        return self.conv(functional.dropout(x, 0.5, self.training), edges)
+
+
+def test_a_method_that_is_private_or_compiled_drops_alike() -> None:
+    """A script may enter a model by any method of its own."""
+
+    def work(part: GraphPart) -> torch.Tensor:
+        model: Any = ug.distribute(copy.deepcopy(plain), part, check=False)
+        found = []
+        for method in (model.encode, model._step, torch.compile(model.encode, backend="eager")):
+            ug.dropout_state(model, STATE)
+            found.append(method(part.x, part.edge_index).detach())
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+        return found[0]
+
+    torch._dynamo.reset()
+    plain = seeded(lambda: _Entered(_along_edges), 1)[0].double()
+    on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_layers_own_edges_are_dropped_without_gradients(size: int) -> None:
+    """Also where torch does not count how often a tensor is written to; and the forwards after it are as ever."""
+
+    def work(part: GraphPart) -> None:
+        model: Any = ug.distribute(copy.deepcopy(plain), part, check=False)
+        found = []
+        for context in (torch.inference_mode, torch.no_grad, torch.inference_mode, torch.enable_grad):
+            ug.dropout_state(model, STATE)
+            with context():
+                found.append(model(part.x, part.edge_index).clone())
+        assert all(torch.equal(one, found[0]) for one in found)
+
+    plain = seeded(lambda: Net(lambda net, x, edges: net.conv(x, edges[:, ::2]), nn.GATConv(
+        WIDTH, CLASSES, add_self_loops=False, aggr="max", dropout=0.5
+    )), 1)[0].double()  # fmt: skip
+    on_parts(WHOLE, size, work)
+
+
 def test_as_many_edges_as_nodes(caplog: pytest.LogCaptureFixture) -> None:
     """Inside of a layer rows are of edges; outside they are taken as rows of nodes, and that is said."""
     whole = make_whole(num_nodes=40, num_edges=40)
