@@ -94,7 +94,8 @@ class KernelMatrix:
     def __init__(self, arrays: CsrArrays, multiply: Callable[..., torch.Tensor]) -> None:
         self.indptr, self.indices, self.shape, self.multiply = arrays.indptr, arrays.indices, arrays.shape, multiply
         self.values = None if bool((arrays.values == 1).all()) else arrays.values
+        self.kind = arrays.values.dtype
 
     def matmat(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the product with *rows*, in their type. (columns, width) -> (rows, width)"""
-        return self.multiply(self, rows.contiguous(), rows.new_empty(self.shape[0], rows.shape[1]))
+        """Return the product with *rows*, in the type of the values. (columns, width) -> (rows, width)"""
+        return self.multiply(self, rows.contiguous(), rows.new_empty(self.shape[0], rows.shape[1], dtype=self.kind))

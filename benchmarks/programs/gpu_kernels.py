@@ -67,7 +67,8 @@ class Edges:
         ways: dict[str, Work] = {"torch": lambda: matrix @ rows}
         if self.kernels:
             kernel = KernelMatrix(csr, self.kernels.multiply)
-            ways["Triton"] = lambda: kernel.matmat(rows)
+            # Into rows of their own type, as a layer's sums with their epilogue are written.
+            ways["Triton"] = lambda: kernel.multiply(kernel, rows, rows.new_empty(csr.shape[0], rows.shape[1]))
         if rows.shape[1] == WIDTH and self.num_entries * WIDTH * rows.element_size() < _MOST_BYTES:
             counts = csr.indptr.diff()
             targets = torch.repeat_interleave(torch.arange(len(counts), device=self.device), counts)

@@ -5,6 +5,7 @@ Start it with TRITON_INTERPRET=1, which Triton reads when the kernels are import
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
+from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 KEYS = stream_keys(5, 7, 1)
@@ -50,6 +52,7 @@ def main() -> None:
     for shape, sparse in SHAPES:
         check_network(shape, sparse=sparse)
     check_bfloat16()
+    check_columns()
     check_halo("float64", 1e-14)
     check_halo("bfloat16", 2e-2)
     sys.stdout.write("the same\n")
@@ -172,6 +175,22 @@ def check_bfloat16() -> None:
     assert np.linalg.norm(fused - plain) <= 0.01 * np.linalg.norm(plain)
     plain, fused = (network.logits() for network in both)
     assert np.linalg.norm(fused - plain) <= 0.01 * np.linalg.norm(plain)
+
+
+def check_columns() -> None:
+    """Where ranks divide columns, sums of bfloat16 rows are float32, as with torch's operations."""
+    graph, config = random_graph(7, 14, 9), _config({"hidden": 4, "precision": "bfloat16", "conv": "sage"})
+    adjacency, (part,) = slice_nodes(graph, 1)
+    rows = torch.from_numpy(_draw(part.num_owned, 4)).bfloat16()
+    found, expected = (
+        device_network(
+            config, replace(part, adjacency=adjacency), TorchDeviceTensors("cpu", is_bfloat16=True, is_fused=is_fused),
+            Alone(), Meter(),
+        ).first_layer.aggregate.matmat(rows)
+        for is_fused in (True, False)
+    )  # fmt: skip
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=0, atol=1e-6)
 
 
 class _Known(Alone):
