@@ -269,6 +269,18 @@ def _sum_by(index: torch.Tensor, weights: torch.Tensor, part: GraphPart) -> torc
     return sum_halo(weights.new_zeros(part.num_owned + part.num_halo).index_add(0, index, weights), part)
 
 
+#: Functions of all numbers of a tensor.
+_STATISTICS = frozenset({
+    "amax", "amin", "aminmax", "argmax", "argmin", "cumsum", "linalg_norm", "linalg_vector_norm", "log_softmax",
+    "logsumexp", "max", "mean", "median", "min", "norm", "normalize", "prod", "quantile", "softmax", "sort", "std",
+    "std_mean", "sum", "topk", "var", "var_mean",
+})  # fmt: skip
+_OF_OWN = (
+    "degree(...).{}() is of this rank's nodes: expected ug.torch.sum_ranks(degrees[:, None].sum(0)) for the sum over "
+    "the whole graph, that / part.num_nodes for the mean; calculate another number beforehand, and give it to the model"
+)
+
+
 #: A tensor of this type is a view. If its base were one, it would have a base too: torch.compile goes to the last.
 _BASE: Any = torch.Tensor._base.__get__  # type: ignore[union-attr]  # noqa: SLF001
 
@@ -276,7 +288,8 @@ _BASE: Any = torch.Tensor._base.__get__  # type: ignore[union-attr]  # noqa: SLF
 class OwnedRows(torch.Tensor):
     """One number for each owned node, which an edge's source may index too: `degrees[edge_index[0]]`.
 
-    A layer of a user's own does that, where it makes its normalisation itself. An index fetches the halo's numbers.
+    A layer of a user's own does that, where it makes its normalisation itself. An index fetches the halo's numbers. A
+    number of all nodes (the largest, the mean) is refused, since it would be this rank's.
     """
 
     part: GraphPart
@@ -293,7 +306,10 @@ class OwnedRows(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__ and isinstance(args[0], cls) and _is_edge_index(args[1]):
             return halo(args[0].as_subclass(torch.Tensor), current(args[0].part))[args[1]]
-        owned = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if func.__name__ in _STATISTICS and len(tensors) == 1:  # max(degrees, others) is of each node
+            raise SpecError(_OF_OWN.format(func.__name__))
+        owned = next(tensor for tensor in tensors if isinstance(tensor, cls))
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             result = func(*args, **(kwargs or {}))
         if not isinstance(result, torch.Tensor) or func == _BASE:

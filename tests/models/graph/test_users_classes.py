@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         "RECT_L.get_semantic_labels: it takes means over this rank's nodes",
     ),
     "a largest degree": (
-        lambda p: _distributed(_OfLargest(), p)(p.x, p.edge_index), "_OfLargest is not exact on parts of a graph"
+        lambda p: _distributed(_OfLargest(), p)(p.x, p.edge_index), r"degree\(...\).max\(\) is of this rank's"
     ),
     "a loss of edges": (
         lambda p: _distributed(gnn.GAE(gnn.GCN(8, 8, 2)), p).recon_loss(p.x, p.edge_index), "GAE.recon_loss: it is"
