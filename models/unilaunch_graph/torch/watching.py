@@ -60,6 +60,7 @@ def watched(
     return call
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiled model is checked as it was written
 def _look_at_call(
     module: torch.nn.Module, entry: Entry, given: tuple[Any, Any], part: GraphPart, checked: Check | None
 ) -> None:  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric import nn
+from typing_extensions import override
 
 from models.graph.torch_parts import WHOLE, on_parts
 from unilaunch_graph.torch.distributed import distribute
@@ -41,6 +42,30 @@ def test_a_compiled_model_is_trained_and_evaluated(kind: type[torch.nn.Module], 
             with torch.set_grad_enabled(training):
                 found = model.train(training)(rows, part.edge_index)
                 torch.testing.assert_close(found, alone.train(training)(rows, WHOLE.edge_index)[part.owned])
+
+    torch._dynamo.reset()
+    on_parts(WHOLE, 1, work)
+
+
+class _Centred(nn.GCN):  # type: ignore[misc]
+    """A model that is not exact on parts."""
+
+    @override
+    def forward(self, *args: Any, **options: Any) -> torch.Tensor:
+        rows: torch.Tensor = super().forward(*args, **options)
+        return rows - rows.mean(0)
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_compiled_model_is_checked(*, is_in_place: bool) -> None:
+    """On one rank what differs is a warning."""
+
+    def work(part: GraphPart) -> None:
+        model: Any = distribute(_Centred(8, 4, 2, 3), part)
+        if is_in_place:
+            model.compile(backend="eager")
+        with pytest.warns(UserWarning, match="_Centred is not exact on parts"):
+            (model if is_in_place else torch.compile(model, backend="eager"))(part.x.float(), part.edge_index)
 
     torch._dynamo.reset()
     on_parts(WHOLE, 1, work)
