@@ -53,8 +53,8 @@ def watched(
             raise
         if checked and _count_calls(part) > before:  # all ranks have made this call
             _compare_weights(self, part)
-        if not torch.is_grad_enabled():
-            _note_evaluation(part)
+        if not torch.is_grad_enabled() and (count := _count_calls(part)):
+            _note_evaluation(part.ranks, count)
         return out
 
     return call
@@ -85,10 +85,9 @@ def _count_calls(part: GraphPart) -> int:
     return number
 
 
-def _note_evaluation(part: GraphPart) -> None:
+def _note_evaluation(ranks: Ranks, count: int) -> None:
     """Note that the script has rows to evaluate: at its end rank 0 says so if no call has put the ranks' together."""
-    ranks, count = part.ranks, _count_calls(part)
-    if count and ranks.rank == 0 and not ranks.evaluated:
+    if ranks.rank == 0 and not ranks.evaluated:
         atexit.register(_tell_rows_left, ranks)
     ranks.evaluated = count
 
