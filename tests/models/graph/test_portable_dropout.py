@@ -155,7 +155,7 @@ def test_a_method_that_is_private_or_compiled_drops_alike() -> None:
 
     def work(part: GraphPart) -> torch.Tensor:
         model: Any = ug.distribute(copy.deepcopy(plain), part, check=False)
-        found = []
+        found: list[torch.Tensor] = []
         for method in (model.encode, model._step, torch.compile(model.encode, backend="eager")):
             ug.dropout_state(model, STATE)
             found.append(method(part.x, part.edge_index).detach())
