@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 import unilaunch_graph as ug
 from unilaunch.errors import InputError
+from unilaunch_graph.data import edges
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.labels import Task, is_known, task_of
 from unilaunch_graph.data.sources import open_dataset
@@ -316,3 +317,18 @@ def test_damaged_files_end_in_a_graph_or_an_input_error(kind: str, tmp_path: Pat
     assert outcomes[-1] == "6"
     assert all(outcome == "6" or outcome.startswith(f"{source}") for outcome in outcomes)
     assert not any("\n" in outcome for outcome in outcomes)
+
+
+@pytest.mark.parametrize("wide", [edges.WIDE, 1])
+def test_rows_of_sources_are_the_same_edges(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the list of their ends: parallel edges in its order, and where 32 bits cannot number them, too."""
+    monkeypatch.setattr(edges, "WIDE", wide)
+    draw = np.random.default_rng(0)
+    sources, targets = np.sort(draw.integers(0, 30, 400)), draw.integers(0, 30, 400)
+    weights = draw.random(400, np.float32)
+    expected = edges.edges_as_given(sources, targets, 30, weights, {"time": np.arange(400)})
+    found = edges.edges_of_rows(np.searchsorted(sources, np.arange(31)), targets, weights, {"time": np.arange(400)})
+    assert found.edge_arrays["edge_ids"].dtype == (np.int32 if wide > 400 else np.int64)
+    both: list[list[Any]] = [[*one[:3], *one.edge_arrays.values()] for one in (found, expected)]
+    for one, other in zip(*both, strict=True):
+        np.testing.assert_array_equal(one, other)

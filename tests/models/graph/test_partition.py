@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph, parts_of
-from unilaunch.errors import PluginError
+from unilaunch.errors import InputError, PluginError
+from unilaunch_graph.data import edges
 from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.partition import cut as cutting
 from unilaunch_graph.partition import partitioners
+from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.partitioners import Metis, assign
 from unilaunch_graph.partition.statistics import halo_size
 
@@ -203,3 +206,43 @@ def test_a_partitioner_ends_when_its_rank_is_killed(tmp_path: Path, monkeypatch:
         assert started.readline() == "started\n"
         rank.kill()
         assert started.read() == "", "the end of the pipe: the partitioner has ended too"
+
+
+def test_more_edges_than_32_bits_count_are_cut_and_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """METIS sees as many of them as it can count, and the parts are those of the whole graph."""
+    graph, counted = _communities(16), []
+    metis = partitioners.metis
+
+    def counting(indptr: Any, indices: Any, *more: Any, **options: Any) -> NDArray[np.int64]:
+        counted.append(len(indices))
+        return metis(indptr, indices, *more, **options)
+
+    for module in (partitioners, cutting):
+        monkeypatch.setattr(module, "metis", counting)
+    for limit in (len(graph.indices) - 1, 8 * graph.num_nodes):
+        counted.clear()
+        monkeypatch.setattr(partitioners, "MOST", limit)
+        monkeypatch.setattr(cutting, "MOST", limit)
+        for module in (edges, cutting):
+            monkeypatch.setattr(module, "WIDE", limit)
+        owner = assign(graph, 2, "nodes").owner
+        parts = list(split_parts(graph, order_nodes(graph, owner, 2)))
+        assert counted
+        assert max(counted) <= limit
+        assert halo_size(graph, owner, 2) <= 0.8 * halo_size(graph, np.arange(graph.num_nodes) % 2, 2)
+        assert sum(len(part.owned_indices) + len(part.halo_indices) for part in parts) == len(graph.indices)
+        dense = dense_adjacency(graph)
+        for part in parts:
+            rows = np.repeat(np.arange(part.num_owned), np.diff(part.owned_indptr))
+            assert dense[part.owned[rows], part.owned[part.owned_indices]].all()
+
+
+def test_a_graph_with_more_nodes_than_metis_counts_needs_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says so; with one, the nodes of a part keep their order."""
+    for module in (partitioners, cutting):
+        monkeypatch.setattr(module, "MOST", 100)
+    graph = _grid(40)
+    with pytest.raises(InputError, match="METIS counts up to 100 edges, too few for 1,600 nodes: give --owner FILE"):
+        assign(graph, 2, "nodes")
+    ordered = order_nodes(graph, np.arange(1600) % 2, 2)
+    np.testing.assert_array_equal(ordered.nodes, [*range(0, 1600, 2), *range(1, 1600, 2)])
