@@ -13,7 +13,7 @@ _FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few
 
 
 def find_evidence(failure: Failure, killed: int, peak: int) -> list[str]:
-    """Return the possible causes of *failure*, one line each.
+    """Return the possible causes of *failure*, one line each: those that the rank itself knows come first.
 
     Args:
         failure: As in `failure.json`.
@@ -22,6 +22,7 @@ def find_evidence(failure: Failure, killed: int, peak: int) -> list[str]:
     """
     said = " ".join([failure.error, failure.message, *failure.last_lines])
     return [
+        *failure.evidence,
         *_out_of_memory(failure, killed, peak),
         *_limits(said, failure),
         *_shared_memory(failure),

@@ -50,7 +50,7 @@ class Failure(Record):
         traceback: The exception's traceback, in lines.
         last_lines: The end of its log.
         log: The path of its log.
-        evidence: What the system's records show about the cause, one line each.
+        evidence: What the exception's notes, and the system's records, say about the cause: one line each.
         together: Whether all ranks fail in the same way, and rank 0 has shown why.
         shown: Whether the rank itself has shown why.
         final: Whether the job would fail again with the same options.
@@ -112,6 +112,7 @@ def describe_exception(
         phase=phase,
         progress=progress,
         traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),
+        evidence=tuple(note for note in _notes(error) if "\n" not in note),
         together=together,
         shown=shown,
         final=isinstance(error, UnilaunchError) and error.final,
@@ -127,6 +128,12 @@ def _first_of(error: BaseException) -> BaseException:
     while before and (isinstance(before, UnilaunchError) or type(before).__module__.startswith("mpi4py")):
         before = before.__context__
     return before or error
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return the notes of an exception; a program may have set anything as such."""
+    notes = getattr(error, "__notes__", ())
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, (list, tuple)) else []
 
 
 def _message(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -68,11 +69,21 @@ def remedy_of(error: BaseException, rank: int) -> str:
             f"rank {rank} has read a file that is missing or not complete: if rank 0 writes it, all ranks call "
             "ug.torch.barrier(part) between both"
         )
+    if _assigns_to_part(error):
+        return (
+            "a part stays as it was loaded: give the model other rows, x = ..., or write to the part's own in place, "
+            "part.x.copy_(...)"
+        )
     if "torch_geometric" not in sys.modules:
         return ""
     from unilaunch_graph.torch.watching import remedy_of as remedy_of_layer
 
     return remedy_of_layer(error)
+
+
+def _assigns_to_part(error: BaseException) -> bool:
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return isinstance(error, FrozenInstanceError) and isinstance(frames[-1].f_locals.get("self"), GraphPart)
 
 
 def _lacks_file(error: BaseException) -> bool:
