@@ -47,7 +47,8 @@ def on_parts(whole: Whole, size: int, work: Callable[[Any], Any]) -> list[Any]:
     return on_parts_in_float64(whole, size, lambda part: work(_single(part)))
 
 
-ALL = _single(WHOLE)
+def _weighted(layer: Any, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> Any:
+    return layer(x, edge_index, edge_weight)
 
 
 class _Net(torch.nn.Module):
@@ -66,62 +67,38 @@ class _Net(torch.nn.Module):
     def layers(self) -> list[Any]:
         return [
             lambda x, edge_index, edge_attr: self.gat(x, edge_index, edge_attr=edge_attr),
-            self.norm, functional.elu, self.sage, torch.relu, _with_weights(self.graph),
+            self.norm, functional.elu, self.sage, torch.relu, partial(_weighted, self.graph),
         ]  # fmt: skip
 
 
-def _weighted(layer: Any, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> Any:
-    return layer(x, edge_index, edge_weight)
-
-
-def _unweighted(x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-    return _GCN(x, edge_index)
-
-
-def _with_weights(layer: Any) -> Any:
-    return partial(_weighted, layer)
-
-
+ALL = _single(WHOLE)
 NET: Any = seeded(lambda: _Net().eval(), 1)[0]
 NET.norm.module.running_mean.fill_(0.3)
 SCORES = NET(ALL.x, ALL.edge_index, ALL.edge_weight, ALL.edge_attr).detach()
+near = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("parts", "distributed"), [(1, False), (1, True), (PARTS, True)])
 def test_layers_on_blocks_are_the_network(parts: int, tmp_path: Path, *, distributed: bool) -> None:
-    """Of layers that are distributed and of such that are not; each rank gets its rows, and the file all.
+    """Each rank gets its rows, and the file all; a loop over blocks, as a user writes it, is the layer.
 
     On several parts without `distribute`: test_a_normalisation_by_degrees_is_exact.
     """
-    file = tmp_path / "out.npz"
-
-    def work(part: GraphPart) -> Any:
-        net = copy.deepcopy(NET)
-        if distributed:
-            distribute(net, part)
-        found = ug.predict(net.layers(), part, file, memory=6000)  # of several nodes
-        torch.testing.assert_close(found, SCORES[part.owned], rtol=1e-5, atol=1e-5)
-        return ug.torch.gather(found, part)
-
-    scores = on_parts(WHOLE, parts, work)[0].numpy()
-    with np.load(file) as arrays:
-        assert np.array_equal(arrays["scores"], scores)
-
-
-@pytest.mark.parametrize("num_parts", [1, PARTS])
-def test_a_loop_over_blocks_is_the_layer(num_parts: int) -> None:
-    """As a user writes it, with features of the edges."""
-    layer = NET.gat
 
     def work(part: GraphPart) -> None:
-        out = torch.empty(part.num_owned, 8)
+        net, attended = copy.deepcopy(NET), torch.empty(part.num_owned, 8)
         with torch.no_grad():
             for block in ug.torch.blocks(part.x, part, memory=5000):
-                out[block.targets] = layer(block.x, block.edge_index, block.edge_attr)[: block.num_targets]
-        torch.testing.assert_close(out, expected[part.owned], rtol=1e-5, atol=1e-5)
+                out = net.gat(block.x, block.edge_index, block.edge_attr)
+                attended[block.targets] = out[: block.num_targets]
+        near(attended, NET.gat(ALL.x, ALL.edge_index, ALL.edge_attr)[part.owned])
+        if distributed:
+            distribute(net, part)
+        near(ug.predict(net.layers(), part, tmp_path / "out.npz", memory=6000), SCORES[part.owned])
 
-    expected = layer(ALL.x, ALL.edge_index, ALL.edge_attr).detach()
-    on_parts(WHOLE, num_parts, work)
+    on_parts(WHOLE, parts, work)
+    with np.load(tmp_path / "out.npz") as arrays:
+        near(torch.from_numpy(arrays["scores"]), SCORES)
 
 
 _DRAW = np.random.default_rng(1)
@@ -156,8 +133,7 @@ def test_the_file_has_the_arrays_of_the_command(
 
 def _tabled(file: Path) -> list[list[str]]:
     if file.suffix == ".csv":
-        with file.open(newline="") as opened:
-            return list(csv.reader(opened))
+        return list(csv.reader(file.read_text().splitlines()))
     table = parquet.read_table(file)
     rows = [table.column_names, *(list(row.values()) for row in table.to_pylist())]
     return [[str(value) for value in row] for row in rows]
@@ -180,13 +156,16 @@ def test_a_graph_by_its_folder_brings_its_names(tmp_path: Path) -> None:
     """Labels that were text are text again. The scores alone are an array."""
     ends, names = [["oslo", "hamar"], ["hamar", "bergen"]], ["oslo", "hamar", "bergen"]
     folder = ug.from_edges(ends, tmp_path / "g", nodes=names, x=[[3.0], [1.0], [2.0]], y=["cold", "warm", "cold"])
-    for ending in (".csv", ".npy"):
-        layers = [lambda x: torch.cat([x, 4 - x], 1)]
-        predict(layers, folder, tmp_path / f"out{ending}", partition_dir=tmp_path / "parts")
+    for name in ("out.csv", "out.npy"):
+        predict([lambda x: torch.cat([x, 4 - x], 1)], folder, tmp_path / name, partition_dir=tmp_path / "parts")
     assert [row[:3] for row in _tabled(tmp_path / "out.csv")] == [
         ["node", "name", "class"], ["0", "oslo", "cold"], ["1", "hamar", "warm"], ["2", "bergen", "cold"],
     ]  # fmt: skip
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [[3, 1], [1, 3], [2, 2]])
+
+
+def _first_column(x: torch.Tensor) -> torch.Tensor:
+    return x[:, 0]
 
 
 def test_scores_that_are_not_of_classes_get_none(tmp_path: Path) -> None:
@@ -196,25 +175,22 @@ def test_scores_that_are_not_of_classes_get_none(tmp_path: Path) -> None:
     for name, model in (("two", lambda x: x[:, :2]), ("one", _first_column), ("list", [_first_column])):
         on_parts(WHOLE, 1, lambda part: predict(model, part, tmp_path / f"{name}.npz"))  # noqa: B023
     for name in ("layers", "two", "one", "list"):
-        with np.load(tmp_path / f"{name}.npz") as arrays:
-            assert set(arrays) == {"scores", "split"}
+        assert set(np.load(tmp_path / f"{name}.npz")) == {"scores", "split"}
 
 
 def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
     """Embeddings are rows of any width; each rank gets both, and the file has both."""
+    rows = NET.sage(ALL.x, ALL.edge_index).detach()
 
-    def work(part: GraphPart) -> Any:
+    def work(part: GraphPart) -> None:
         sage: Any = distribute(copy.deepcopy(NET.sage), part)
-        pair = predict(
-            lambda x, edge_index: (sage(x, edge_index)[:, :3], sage(x, edge_index)), part, tmp_path / "o.npz"
-        )
-        return [ug.torch.gather(rows, part) for rows in pair]
+        model = lambda x, edge_index: (sage(x, edge_index)[:, :3], sage(x, edge_index))  # noqa: E731
+        near(predict(model, part, tmp_path / "o.npz"), (rows[part.owned, :3], rows[part.owned]))
 
-    found, rows = on_parts(WHOLE, PARTS, work)[0], NET.sage(ALL.x, ALL.edge_index).detach()
-    torch.testing.assert_close(found, [rows[:, :3], rows], rtol=1e-5, atol=1e-5)
-    with np.load(tmp_path / "o.npz") as arrays:
-        assert np.array_equal(arrays["embeddings"], found[1])
-        assert np.array_equal(arrays["classes"], arrays["scores"].argmax(1))
+    on_parts(WHOLE, PARTS, work)
+    arrays = np.load(tmp_path / "o.npz")
+    np.testing.assert_allclose(arrays["embeddings"], rows, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(arrays["classes"], arrays["scores"].argmax(1))
 
 
 def test_a_whole_model_may_take_the_part() -> None:
@@ -224,37 +200,26 @@ def test_a_whole_model_may_take_the_part() -> None:
     def whole(x: torch.Tensor, part: GraphPart) -> Any:
         return sage(gat(x, part).relu(), part)
 
-    (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(whole(part.x, part).detach(), part))
-
     def work(part: GraphPart) -> None:
-        models: list[Any] = [whole, [gat, torch.relu, sage]]
-        for model in models:
-            found: Any = predict(model, part, memory=SMALL)
-            torch.testing.assert_close(found, expected[part.owned], rtol=1e-5, atol=1e-5)
+        near(predict(whole, part, memory=SMALL), expected[part.owned])
+        near(predict([gat, torch.relu, sage], part, memory=SMALL), expected[part.owned])
 
+    (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(whole(part.x, part).detach(), part))
     on_parts(WHOLE, PARTS, work)
 
 
-def _pooled(x: torch.Tensor) -> torch.Tensor:
-    return x.mean(0, keepdim=True)
-
-
-def _first_column(x: torch.Tensor) -> torch.Tensor:
-    return x[:, 0]
-
-
-_SAGE, _GCN = nn.SAGEConv(8, 8).eval(), nn.GCNConv(8, 3).eval()
+_GCN = nn.GCNConv(8, 3).eval()
 CASES: dict[str, tuple[Any, str]] = {
-    "two steps": ([_with_weights(nn.SSGConv(8, 3, alpha=0.1, K=2).eval())], "gives other rows on blocks"),
-    "all nodes": ([_SAGE, nn.GraphNorm(8).eval()], "SAGEConv with GraphNorm gives other rows"),
-    "degrees without weights": ([_unweighted], "an argument edge_weight"),
-    "kept edges": ([_with_weights(nn.GCNConv(8, 3, cached=True).eval())], "GCNConv keeps what it makes"),
+    "two steps": ([partial(_weighted, nn.SSGConv(8, 3, alpha=0.1, K=2).eval())], "gives other rows on blocks"),
+    "all nodes": ([nn.SAGEConv(8, 8).eval(), nn.GraphNorm(8).eval()], "SAGEConv with GraphNorm gives other rows"),
+    "degrees without weights": ([lambda x, edge_index: _GCN(x, edge_index)], "an argument edge_weight"),  # noqa: PLW0108
+    "kept edges": ([partial(_weighted, nn.GCNConv(8, 3, cached=True).eval())], "GCNConv keeps what it makes"),
     "wrong rows": ([lambda x, _: x[:1]], "returned 1 rows of"),
     "unknown argument": ([lambda x, _, attr: x + attr.sum()], "the argument 'attr': expected rows, then any of"),
     "weights or not": ([nn.GraphConv(8, 3).eval()], "GraphConv may be called with edge_weight or without"),
     "weights or not, of a whole model": (nn.GCN(8, 8, 2, 3).eval(), "GCN may be called with edge_weight or without"),
     "no layers": ([], "the list of layers is empty"),
-    "one row": (_pooled, r"shape \(1, 8\): expected num_owned = 40 rows"),
+    "one row": (lambda x: x.mean(0, keepdim=True), r"shape \(1, 8\): expected num_owned = 40 rows"),
     "numbers, then a layer": ([_first_column, NET.sage], r"a layer returned the shape \(40,\), and another one"),
     "a list": (lambda x: (x, [x]), "returned a tuple: expected one tensor"),
     "a dict": ([torch.relu, lambda x: {"out": x}], "returned a dict: expected one tensor"),
@@ -272,6 +237,13 @@ def test_what_is_not_exact_or_no_row_for_each_node_is_refused(case: str, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".", "none/out.npz", "out.xlsx"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(name: str, tmp_path: Path) -> None:
+    """A folder, a folder that is not there, another ending."""
+    with pytest.raises(InputError, match=r"expected (the name of a file, in a folder that is there|a name that ends)"):
+        on_parts(WHOLE, 1, lambda part: predict(lambda _: 1 // 0, part, tmp_path / name))
+
+
 def _part_or_not(x: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:
     return x if part is None else x + 1
 
@@ -282,14 +254,10 @@ def _part_by_name(x: torch.Tensor, *, part: GraphPart) -> torch.Tensor:
 
 def test_arguments_that_may_be_given_are_refused() -> None:
     """Without them the scores were others, without a word; a function says what is given."""
-
-    def given(x: torch.Tensor, part: GraphPart) -> Any:
-        return _part_or_not(x, part=part)
-
     (part,) = on_parts(WHOLE, 1, lambda part: part)
     with pytest.raises(SpecError, match=r"with part or without, .* `lambda x, part: layer\(x, part=part\)`"):
         predict(_part_or_not, part)
-    assert torch.equal(predict(given, part), part.x + 1)
+    assert torch.equal(predict(lambda x, part: _part_or_not(x, part=part), part), part.x + 1)
     assert torch.equal(predict(_part_by_name, part), part.x + 40)
     part.x.mul_(2)  # the features are those that the script has now
     assert torch.equal(predict(_part_by_name, part), part.x + 40)
@@ -319,32 +287,21 @@ def test_a_normalisation_by_degrees_is_exact(
     whole = make_whole(num_edges=num_edges)
     (layer,) = seeded(lambda: make().eval(), 1)
     expected = weighted(layer, whole.x.float(), _single(whole)).detach()
+    tolerance = 0 if make is nn.SimpleConv else 1e-5
 
     def work(part: GraphPart) -> None:
         assert num_edges == 140 or (part.owned.diff() < 0).any()
-        found: Any = predict([_with_weights(layer)], part, memory=SMALL)
-        exact = {"rtol": 0, "atol": 0} if make is nn.SimpleConv else {"rtol": 1e-5, "atol": 1e-5}
-        torch.testing.assert_close(found, expected[part.owned], **exact)
+        found: Any = predict([partial(_weighted, layer)], part, memory=SMALL)
+        torch.testing.assert_close(found, expected[part.owned], rtol=tolerance, atol=tolerance)
 
     on_parts(whole, parts, work)
-
-
-@pytest.mark.parametrize("name", [".", "none/out.npz", "out.xlsx"])
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(name: str, tmp_path: Path) -> None:
-    """A folder, a folder that is not there, another ending."""
-
-    def never(x: torch.Tensor) -> torch.Tensor:
-        raise AssertionError(x)
-
-    with pytest.raises(InputError, match=r"expected (the name of a file, in a folder that is there|a name that ends)"):
-        on_parts(WHOLE, 1, lambda part: predict(never, part, tmp_path / name))
 
 
 def test_a_mapped_file_has_its_room_before_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write to a mapped file on a full disk would end the process by SIGBUS; an error names the file."""
     rows = map_new_file(tmp_path / "rows.npy", np.dtype(np.float32), (1 << 18, 4))
     assert (tmp_path / "rows.npy").stat().st_blocks * 512 >= rows.nbytes == 1 << 22
-    assert map_new_file(tmp_path / "none.npy", np.dtype(np.float32), (0, 4)).shape == (0, 4)
+    map_new_file(tmp_path / "none.npy", np.dtype(np.float32), (0, 4))
     assert np.load(tmp_path / "none.npy").shape == (0, 4)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(os, "posix_fallocate", create_autospec(os.posix_fallocate, side_effect=full))
@@ -360,8 +317,8 @@ def _peak() -> int:
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """By what the layer makes too: messages of eight heads are sixteen times as wide as the rows that it gets."""
     draw, count = np.random.default_rng(0), 20_000
-    x = draw.random((count, 8), np.float32)
-    np.savez(tmp_path / "g.npz", edge_index=draw.integers(0, count, (2, 200_000)), x=x)
+    edges, x = draw.integers(0, count, (2, 200_000)), draw.random((count, 8), np.float32)
+    np.savez(tmp_path / "g.npz", edge_index=edges, x=x)
     layers = [nn.GATConv(8, 16, heads=8, concat=False).eval()]
     apply = partial(predict, layers, tmp_path / "g.npz", data_dir=tmp_path, partition_dir=tmp_path / "parts")
     apply(memory=16 << 20)  # what is made once: the cut, the imports
