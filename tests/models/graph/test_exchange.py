@@ -1,10 +1,6 @@
-"""Rows of the halo, in shared memory or in messages, as rows or partial sums, exact or in 16 bits: the right ones."""
+"""Rows of the halo, in shared memory or in messages, exact or in 16 bits, and rows of any nodes: the right ones."""
 
-import errno
-import gc
-import os
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
+from torch_geometric import nn
 
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, make_graph, parts_of
+from models.graph.layers_of_pyg import seeded
+from models.graph.torch_parts import WHOLE, each_part, on_parts
 from threaded_ranks import on_every_rank
+from unilaunch.errors import InputError
 from unilaunch.interfaces.backend import Collectives
+from unilaunch_graph import torch as ug
 from unilaunch_graph.exchange.halo import Directory, HaloExchange, RowFetch, RowHalo
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels.portable import from_bfloat16, to_bfloat16
@@ -87,33 +89,6 @@ def test_rows_stay_while_others_have_begun_the_next_exchange() -> None:
     on_every_rank(3, work)
 
 
-def _open_files() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_without_shared_memory_rows_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all ranks, also if one alone cannot share, and only its second file fails; what was opened is closed."""
-    names: list[str] = []
-    make = os.memfd_create
-
-    def refuse_one_rank(name: str) -> int:
-        names.append(name)
-        if names.count(name) == 2 and name == names[0]:
-            raise OSError(errno.EMFILE, name)
-        return make(name)
-
-    def work(rank: int, collectives: Collectives) -> None:
-        halo = HaloExchange(TRIANGLE[rank], collectives)
-        assert halo.begin(np.array([[float(rank)]])).wait()[:, 0].tolist() == TRIANGLE[rank].halo.tolist()
-        assert halo.shared is None
-
-    monkeypatch.setattr(os, "memfd_create", refuse_one_rank)
-    before = _open_files()
-    on_every_rank(3, work)
-    assert _open_files() == before
-
-
 def test_bfloat16_rounds_ties_to_even() -> None:
     """As torch does: half a step away is rounded to the word whose last bit is 0; no diverged number becomes finite."""
     words = np.array([0x3F80, 0x3F81, 0x4049, 0x404A, 0x0001, 0x7F7E, 0], np.uint32)
@@ -125,3 +100,65 @@ def test_bfloat16_rounds_ties_to_even() -> None:
     with np.errstate(invalid="ignore"):  # as in a training
         arrived = from_bfloat16(to_bfloat16(np.array([[np.nan, -np.nan, np.inf, -np.inf, 1.5]], np.float32)))
     assert np.isfinite(arrived).tolist() == [[False] * 4 + [True]]
+
+
+def _nodes(rank: int, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(rank).integers(0, 40, shape))
+
+
+@pytest.mark.parametrize(
+    ("size", "owner"),
+    [(1, None), (3, None), (2, np.zeros(40)), (3, np.arange(40) % 2 * 2)],
+    ids=["alone", "by turns", "one rank has all", "the middle one has none"],
+)
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.bfloat16, (2, 3)), (torch.int64, ()), (torch.bool, (2, 3))])
+def test_rows_are_those_of_the_nodes(dtype: torch.dtype, shape: tuple[int, ...], size: int, owner: Any) -> None:
+    """Of any shape, from any rank, the same node several times; a rank may ask for none."""
+    rows = (torch.randn(40, *shape) * 9).to(dtype)
+
+    def work(part: ug.GraphPart) -> None:
+        own = rows[part.owned]
+        for nodes in (_nodes(part.rank, (2, 70)), _nodes(part.rank, (2 * part.rank,)), _nodes(part.rank, ())):
+            assert torch.equal(ug.fetch(own, nodes, part), rows[nodes])
+        assert torch.equal(ug.fetch(own, [3] * part.rank, part), rows[3].expand(part.rank, *shape))
+        assert torch.equal(ug.fetch(own, np.arange(40, dtype=np.int32), part), rows)
+
+    on_parts(WHOLE, size, work, owner)
+
+
+def test_links_are_learnt_as_by_pyg_alone() -> None:
+    """In float64: the loss of pairs, of which every rank has a share, gradients of a GCN, and second derivatives."""
+    pairs, models = _nodes(0, (2, 61)), seeded(lambda: nn.GCN(8, 6, 2, 4).double(), 4)
+
+    def scored(ends: torch.Tensor) -> torch.Tensor:
+        return functional.softplus((ends[0] * ends[1]).sum(-1))
+
+    def penalty(ends: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(scored(ends).sum(), rows, create_graph=True)[0].square().sum()
+
+    def work(part: ug.GraphPart) -> None:
+        model = ug.distribute(models[part.rank], part)
+        rows = model(part.x, part.edge_index)
+        ends = ug.fetch(rows, pairs[:, part.rank :: part.world_size], part)
+        loss = ug.mean(scored(ends), 61, part)
+        torch.autograd.backward(loss + penalty(ends, rows))
+        ug.sum_gradients(model, part)
+        found = [loss, *(one.grad for one in model.parameters())]
+        torch.testing.assert_close(found, [expected, *(one.grad for one in models[3].parameters())], rtol=0, atol=1e-10)
+
+    rows = models[3](WHOLE.x, WHOLE.edge_index)
+    expected = scored(rows[pairs]).mean()
+    torch.autograd.backward(expected + penalty(rows[pairs], rows))
+    on_parts(WHOLE, 3, work)
+
+
+@pytest.mark.parametrize(("nodes", "words"), [
+    ([3, 40], "node 40: expected ids from 0 to 39"), (torch.tensor([-1, 3]), "node -1: expected"),
+    (WHOLE.train_mask, "nodes are bool: expected integers"), ([0.5], "nodes are float64: expected integers"),
+])  # fmt: skip
+@each_part(1)
+def test_what_is_no_node_is_refused(part: ug.GraphPart, nodes: Any, words: str) -> None:
+    with pytest.raises(InputError, match=f"fetch: {words}"):
+        ug.fetch(part.x, nodes, part)
+    with pytest.raises(ValueError, match=r"expected num_owned = 40 rows"):
+        ug.fetch(part.x[1:], [3], part)

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric import nn
-from torch_geometric.utils import contains_self_loops, degree, remove_self_loops
+from torch_geometric.utils import remove_self_loops, to_undirected
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import WIDTH, Case, check_exact
-from models.graph.torch_parts import UNEVEN, WHOLE, Whole, each_part, make_whole, on_parts
+from models.graph.torch_parts import UNEVEN, WHOLE, Whole, each_part
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.data.edges import edges_as_given
-from unilaunch_graph.torch.part import GraphPart
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -38,14 +37,6 @@ class _Farthest(nn.MessagePassing):  # type: ignore[misc]  # PyG ships no types
         return (x_j - x_i) * factors[:, None]
 
 
-class _Divided(_Farthest):
-    """Divides by a number of the source, whose name does not tell."""
-
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, divisors: torch.Tensor) -> Any:
-        return self.propagate(edge_index, x=x, factors=1 / divisors[edge_index[0]])
-
-
 class _Inside(nn.MessagePassing):  # type: ignore[misc]
     """Turns the edges round itself, where no argument of a layer shows them."""
 
@@ -64,31 +55,6 @@ class _Both(torch.nn.Module):
     @override
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, **arrays: torch.Tensor) -> Any:
         return self.along(x, edge_index, **arrays) + self.against(x, edge_index.flip(0), **arrays)
-
-
-class _Degrees(torch.nn.Module):
-    """Counts edges outside of the layer that uses the counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = _Divided()
-
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        degrees = degree(edge_index[1], x.size(0)) + 1
-        return self.conv(x, edge_index, degrees) + self.conv(x, edge_index.flip(0), degrees)
-
-
-class _WithoutLoops(torch.nn.Module):
-    """Makes new edges on the ranks alone whose edges have loops."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.SAGEConv(WIDTH, 4)
-
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        return self.conv(x, remove_self_loops(edge_index)[0] if contains_self_loops(edge_index) else edge_index)
 
 
 #: Layers that are called in both directions, and the array of the edges that they are given.
@@ -117,16 +83,12 @@ MODELS: dict[str, tuple[Case, tuple[str, ...]]] = {
     "DirGNNConv, SAGE": (Case(lambda: nn.DirGNNConv(nn.SAGEConv(WIDTH, 4))), ()),
     "DirGNNConv, GCN": (Case(lambda: nn.DirGNNConv(nn.GCNConv(WIDTH, 4))), ()),
     "DirGNNConv, GAT": (Case(lambda: nn.DirGNNConv(nn.GATConv(WIDTH, 4))), ()),
-    "degrees": (Case(_Degrees), ()),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_both_directions_are_exact(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Rows, and gradients of x, of weights and features of edges, of parameters; the check by numbers sees it too.
-
-    On one part, which exchanges nothing; on two; and where one of several parts has no edges.
-    """
+    """Rows and all gradients on one part, on two, and where one has no edges; the check by numbers sees it too."""
     case, learned = MODELS[name]
     check_exact(case, learned=learned)
     for owner in (np.zeros(40), UNEVEN):
@@ -141,15 +103,8 @@ def _with_edges(sources: Any, targets: Any) -> Whole:
     return replace(WHOLE, edge_index=torch.from_numpy(ends), graph=replace(WHOLE.graph, **edges._asdict()))
 
 
-def _undirected() -> Whole:
-    """Return the graph with each edge in both directions, once."""
-    sources, targets = WHOLE.edge_index.numpy()
-    codes = np.unique(np.concatenate([sources * 40 + targets, targets * 40 + sources]))
-    return _with_edges(*np.divmod(codes[codes // 40 != codes % 40], 40))
-
-
-#: The last has loops alone: no part of it can tell whether they were turned round.
-GRAPHS = {"directed": WHOLE, "undirected": _undirected(), "loops": _with_edges(np.arange(35), np.arange(35))}
+_BACK = to_undirected(remove_self_loops(WHOLE.edge_index)[0]).numpy()
+GRAPHS = {"directed": WHOLE, "undirected": _with_edges(*_BACK), "loops": _with_edges(np.arange(35), np.arange(35))}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -173,60 +128,18 @@ def test_weights_of_edges_that_change_are_seen(part: Any) -> None:
         part.edge_weight.mul_(2 / factor)
 
 
-def _written(part: GraphPart) -> torch.Tensor:
+def _written(part: ug.GraphPart) -> torch.Tensor:
     part.edge_index[0] = part.edge_index[0].flip(0)
     return part.edge_index.flip(0)
 
 
-#: A layer, what it is called with beside rows, and what the refusal says.
-REFUSED: dict[str, tuple[Callable[[], Any], Callable[[Any], tuple[Any, ...]], str]] = {
-    "inside of a layer": (_Inside, lambda p: (p.edge_index,), "as an argument of a layer"),
-    "attention": (
-        lambda: nn.GATConv(WIDTH, 4), lambda p: (p.edge_index.flip(0), None, None, True), "expected rows of nodes"
-    ),
-    "some edges": (
-        lambda: nn.SAGEConv(WIDTH, 4), lambda p: (p.edge_index.flip(0)[:, p.rank + 1 :],), "with all edges"
-    ),
-    "written": (lambda: nn.SAGEConv(WIDTH, 4), lambda p: (_written(p),), "the edges that were loaded"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(("make", "given", "words"), [
+    (_Inside, lambda p: (p.edge_index,), "as an argument of a layer"),
+    (lambda: nn.GATConv(WIDTH, 4), lambda p: (p.edge_index.flip(0), None, None, True), "expected rows of nodes"),
+    (lambda: nn.SAGEConv(WIDTH, 4), lambda p: (p.edge_index.flip(0)[:, p.rank + 1 :],), "with all edges"),
+    (lambda: nn.SAGEConv(WIDTH, 4), lambda p: (_written(p),), "the edges that were loaded"),
+], ids=["inside of a layer", "attention", "some edges", "written"])  # fmt: skip
 @each_part(2)
-def test_what_is_not_exact_is_refused(part: GraphPart, name: str) -> None:
-    make, given, expected = REFUSED[name]
-    with pytest.raises(SpecError, match=f"^.*{expected}[^\n]*$"):
+def test_what_is_not_exact_is_refused(part: ug.GraphPart, make: Any, given: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=f"^.*{words}[^\n]*$"):
         ug.distribute(make(), part, check=False)(part.x, *given(part))
-
-
-def test_as_many_edges_as_nodes() -> None:
-    """On every rank: then the name of an argument tells, or it is refused."""
-    whole = make_whole(40, 40)
-    case = Case(lambda: nn.GCNConv(WIDTH, 4), lambda layer, x, g: layer(x, g.edge_index.flip(0), g.edge_weight))
-    check_exact(case, size=1, whole=whole)
-
-    def work(part: GraphPart) -> None:
-        with pytest.raises(SpecError, match="divisors: has a row for each edge"):
-            ug.distribute(_Divided(), part, check=False)(part.x, part.edge_index.flip(0), part.edge_weight)
-
-    on_parts(whole, 1, work)
-
-
-@each_part(2)
-def test_predictions_against_the_edges(part: GraphPart) -> None:
-    """A whole model's are exact; a block has no edges out of its nodes, so a layer of a list is refused."""
-    model = nn.DirGNNConv(nn.SAGEConv(WIDTH, 4)).eval()
-    for parameter in model.parameters():
-        parameter.data.fill_(0.5)
-    found = ug.predict(ug.distribute(copy.deepcopy(model), part), part)
-    torch.testing.assert_close(found, model(WHOLE.x, WHOLE.edge_index)[part.owned], rtol=0, atol=1e-10)
-    with pytest.raises(SpecError, match="block"):
-        ug.predict([model], part)
-
-
-def test_ranks_that_change_their_edges_may_be_some_of_all() -> None:
-    """Which edges a layer is called with is then no question to the other ranks."""
-    loop = torch.zeros(2, 1, dtype=torch.int64)  # of node 0, which rank 0 owns
-    ends = torch.cat([loop, WHOLE.edge_index[:, WHOLE.edge_index[0] != WHOLE.edge_index[1]]], 1)
-    graph = replace(WHOLE.graph, **edges_as_given(ends[0].numpy(), ends[1].numpy(), len(WHOLE.x))._asdict())
-    check_exact(Case(_WithoutLoops), whole=replace(WHOLE, graph=graph, edge_index=ends))
