@@ -4,9 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +16,16 @@ from full_disk import refusal_without_space
 from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.checkpoint import State, Writer
-from unilaunch_gcn.layers import Layer, plan_layers
+from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.spec import GcnSpec
 
-LAYERS: list[Layer] = plan_layers(GcnSpec(hidden=3), 4, 2)
+LAYERS = plan_layers(GcnSpec(hidden=3), 4, 2)
 WEIGHTS = 4 * 3 + 3 * 2
 
 
-def _state(epoch: int, value: float = 0.5) -> State:
-    numbers = np.full((3, WEIGHTS), value, np.float32)
-    return State(list(numbers), epoch, [value] * epoch, [{"epoch": 1.0}], {"seed": 0, "lr": 0.01})
+def _state(epoch: int, num_losses: int = 2) -> State:
+    numbers = np.full((3, WEIGHTS), 0.5, np.float32)
+    return State(list(numbers), epoch, [0.5] * num_losses, [{"epoch": 1.0}], {"seed": 0, "lr": 0.01})
 
 
 def _newest(folder: Path) -> tuple[State, list[str]]:
@@ -52,54 +50,33 @@ def test_what_was_saved_comes_back(numbers: np.ndarray, losses: list[float], tmp
 
 def test_only_a_writers_own_are_removed(tmp_path: Path) -> None:
     """The newest are kept; those of an earlier run stay, however few are to be kept. A digit more is newer."""
-    earlier, later = Writer(tmp_path, LAYERS, 3), Writer(tmp_path, LAYERS, 1)
-    for epoch in (1, 2, 3, 4):
-        earlier.save(_state(epoch))
-    for epoch in (999_999, 1_000_000):
-        later.save(State(_state(1).numbers, epoch, [], []))
+    for keep, epochs in ((3, (1, 2, 3, 4)), (1, (999_999, 1_000_000))):
+        writer = Writer(tmp_path, LAYERS, keep)
+        for epoch in epochs:
+            writer.save(_state(epoch))
     assert _newest(tmp_path)[0].epoch == 1_000_000
     assert sorted(int(path.name[6:-12]) for path in tmp_path.iterdir()) == [2, 3, 4, 1_000_000]
     assert checkpoint.newest(tmp_path / "nowhere", LAYERS) == (None, [])
 
 
-def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what a checkpoint's metadata say, and leave its tensors."""
-    content = path.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    told = json.loads(header["__metadata__"]["unilaunch"])
-    change(told)
-    header["__metadata__"]["unilaunch"] = json.dumps(told)
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
-
-
-@pytest.mark.parametrize("change", [
-    lambda told: told.update(epoch=1),
-    lambda told: told["losses"].pop(),
-    lambda told: told["decided"].update(lr=0.1),
-    lambda told: told.update(format=checkpoint.FORMAT + 1),
-], ids=["epoch", "losses", "decided", "format"])  # fmt: skip
-def test_edited_metadata_are_damage(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
-    """Whatever the history says is covered by the checksum: weights of one epoch never go on as another's."""
+def test_a_damaged_or_edited_one_is_passed_over(tmp_path: Path) -> None:
+    """Cut short anywhere, with any bit turned, or with another history: the one before it is taken; a line names it."""
     Writer(tmp_path, LAYERS, 3).save(_state(1))
-    edited = Writer(tmp_path, LAYERS, 3).save(_state(2))
-    _rewrite(edited, change)
-    state, damaged = _newest(tmp_path)
-    assert (state.epoch, [str(edited) in line for line in damaged]) == (1, [True])
-
-
-def test_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
-    """Cut short anywhere, or with any bit turned: the one before it is taken, and the damaged one is named."""
-    Writer(tmp_path, LAYERS, 3).save(_state(1))
-    newer = Writer(tmp_path, LAYERS, 3).save(_state(2, 0.25))
+    newer = Writer(tmp_path, LAYERS, 3).save(_state(2))
     whole = newer.read_bytes()
     broken = [whole[:length] for length in range(0, len(whole), 50)]
     broken += [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in range(len(whole) - 1, 8, -37)]
+    end = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:end])
+    told = json.loads(header["__metadata__"]["unilaunch"])
+    for edit in ({"epoch": 1}, {"losses": [0.5]}, {"decided": {"seed": 0, "lr": 0.1}}, {"format": told["format"] + 1}):
+        header["__metadata__"]["unilaunch"] = json.dumps(told | edit)
+        text = json.dumps(header).encode()
+        broken.append(len(text).to_bytes(8, "little") + text + whole[end:])
     for content in broken:
         newer.write_bytes(content)
         state, damaged = _newest(tmp_path)
-        assert (state.epoch, newer.name in damaged[0]) == (1, True)
+        assert (state.epoch, [newer.name in line for line in damaged]) == (1, [True])
 
 
 def test_another_training_or_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,27 +87,19 @@ def test_another_training_or_version_is_refused(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(SpecError, match="another network"):
         checkpoint.newest(tmp_path, LAYERS[:1])
     monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
-    with pytest.raises(
-        InputError, match=r"^[^\n]*another version of unilaunch: [^\n]* another --checkpoint-dir[^\n]*$"
-    ):
+    with pytest.raises(InputError, match=r"^[^\n]*another version of unilaunch: [^\n]*$"):
         checkpoint.newest(tmp_path, LAYERS)
     assert path.exists()
 
 
-@pytest.mark.parametrize("kind", ["a disk's error", "a folder", "no folder of checkpoints"])
-def test_what_cannot_be_read_is_not_damaged(kind: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_not_damaged(tmp_path: Path) -> None:
     """Any OSError is said, with the file; an older checkpoint is not taken instead."""
     Writer(tmp_path, LAYERS, 3).save(_state(1))
-    folder, path = tmp_path, tmp_path / "epoch-000002.safetensors"
-    match kind:
-        case "a disk's error":
-            path.symlink_to("/proc/self/mem")  # it opens, and reading it is EIO, for root too
-        case "a folder":
-            path.mkdir()
-        case _:
-            folder = path = tmp_path / "epoch-000001.safetensors"
-    with pytest.raises(InputError, match=rf"{path.name} cannot be read: (Input/output|Is a dir|Not a dir)"):
-        checkpoint.newest(folder, LAYERS)
+    newer = tmp_path / "epoch-000002.safetensors"
+    newer.symlink_to("/proc/self/mem")  # it opens, and reading it is EIO, for root too
+    for folder, words in ((tmp_path, f"{newer.name} cannot be read: Input/output"), (newer, "cannot be read: Not a")):
+        with pytest.raises(InputError, match=words):
+            checkpoint.newest(folder, LAYERS)
 
 
 def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
@@ -148,7 +117,7 @@ def test_kills_leave_one_that_loads(tmp_path: Path) -> None:
         if writer == 0:
             own = Writer(tmp_path, LAYERS, 2)
             for epoch in range(begin, 10**6):
-                own.save(_state(epoch))
+                own.save(_state(epoch, epoch))
         deadline = time.monotonic() + 20
         while not any(int(path.name[6:12]) >= begin for path in tmp_path.glob("epoch-*")):
             assert time.monotonic() < deadline
