@@ -54,11 +54,24 @@ class _Tutorial(nn.MessagePassing):  # type: ignore[misc]
         return norm.view(-1, 1) * h_j
 
 
-def _own(base: Any, *given: Any, **methods: Callable[..., Any]) -> Any:
-    """Return a layer of a class that is derived from PyG's, with methods of its own."""
-    for name, method in methods.items():
-        method.__name__ = name
-    return type("Own", (base,), methods)(*given)
+class _Updated(_Plain):
+    def update(self, inputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return inputs + x
+
+
+class _Aggregated(_Plain):
+    def aggregate(self, inputs: torch.Tensor, index: torch.Tensor, dim_size: Any = None) -> Any:
+        return self.aggr_module(inputs.abs(), index, dim_size=dim_size, dim=self.node_dim)
+
+
+class _Doubled(nn.SAGEConv):  # type: ignore[misc]
+    def message(self, x_j: torch.Tensor) -> torch.Tensor:
+        return 2 * x_j
+
+
+class _Sharper(GATConv):  # type: ignore[misc]
+    def message(self, x_j: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        return alpha.square().unsqueeze(-1) * x_j
 
 
 def _of(function: Callable[..., torch.Tensor], aggr: str = "sum") -> Case:
@@ -162,7 +175,7 @@ SUMS: dict[str, Case] = {
     **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
     "PyG's default message": Case(_Plain),
     "the tutorial's GCN": Case(_Tutorial),
-    "another update": Case(lambda: _own(_Plain, update=lambda _, inputs, x: inputs + x)),
+    "another update": Case(_Updated),
     "edges made anew": Case(_sage, lambda layer, x, g: layer(x, add_self_loops(g.edge_index, num_nodes=len(x))[0])),
     "two numbers of each edge": _of(
         lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"),
@@ -186,9 +199,8 @@ SUMS: dict[str, Case] = {
     "transformer, edge features, beta": _attention(TransformerConv, edge_dim=E, beta=True, concat=False),
 }  # fmt: skip
 MESSAGES: dict[str, Case] = {
-    "another message": Case(lambda: _own(nn.SAGEConv, WIDTH, 4, message=lambda _, x_j: 2 * x_j)),
-    "another aggregate": Case(lambda: _own(_Plain, aggregate=lambda layer, inputs, index, dim_size: layer.aggr_module(
-        inputs.abs(), index, dim_size=dim_size, dim=layer.node_dim))),
+    "another message": Case(lambda: _Doubled(WIDTH, 4)),
+    "another aggregate": Case(_Aggregated),
     "the largest": Case(lambda: _sage(aggr="max")),
     "a hook on messages": _changed(_sage, lambda layer: layer.register_message_forward_hook(_tripled)),
     "a hook on the aggregation": _changed(_sage, lambda layer: layer.aggr_module.register_forward_hook(_tripled)),
@@ -219,8 +231,7 @@ MESSAGES: dict[str, Case] = {
         lambda x: x * weight[:, None] + x.sin(), rows, use_reentrant=False)),
     "a map over numbers of the edges": _of(lambda _, rows, weight: torch.vmap(lambda one: rows * one)(
         torch.stack([weight, weight**2])[..., None]).sum(0)),
-    "gat, a class of the user's": Case(lambda: _own(
-        GATConv, WIDTH, 3, message=lambda _, x_j, alpha: alpha.square().unsqueeze(-1) * x_j)),
+    "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
     "gat, a hook": _changed(_gat, lambda layer: layer.register_edge_update_forward_hook(_tripled)),
     "gat, a hook on lin": _changed(_gat, lambda gat: gat.lin.register_forward_hook(_tripled)),
     "gat, a hook on lin_edge": _changed(
