@@ -17,7 +17,6 @@ from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.state import refuse_own_statistics
 
 WHOLE = make_whole(num_nodes=60)
-Array = NDArray[Any]
 Change = Callable[[torch.Tensor], torch.Tensor]
 OWN: dict[str, Change] = {
     "mean": lambda x: x - x.mean(0),
@@ -41,8 +40,11 @@ OF_ROWS: dict[str, Change] = {
 FLAGS = np.eye(4, dtype=np.float32)[np.arange(60) % 3] + np.where(np.arange(60) % 2 == 0, 1, 0)[:, None] * np.eye(4)[3]
 
 
-def _refusals(change: Change, x: Array | None = None) -> list[str]:
-    whole = WHOLE if x is None else replace(WHOLE, graph=replace(WHOLE.graph, features=x.astype(np.float32)))
+@pytest.mark.parametrize("name", [*OWN, *OF_ROWS])
+def test_features_that_are_normalised_by_own_rows_are_refused(name: str) -> None:
+    """On every rank; not what is made of each row alone, of numbers, flags and shares, nor another model's input."""
+    change, inputs = (OWN | OF_ROWS)[name], [WHOLE.graph.features]
+    inputs += [] if name in OWN else [FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)]
 
     def work(part: GraphPart) -> str:
         try:
@@ -51,20 +53,11 @@ def _refusals(change: Change, x: Array | None = None) -> list[str]:
             return str(error)
         return ""
 
-    return on_parts(whole, 2, work, np.arange(60) % 2)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_features_that_are_normalised_by_own_rows_are_refused(name: str) -> None:
-    """On every rank."""
-    assert all("a rank's own rows" in told for told in _refusals(OWN[name]))
-
-
-@pytest.mark.parametrize("name", OF_ROWS)
-def test_what_is_made_of_each_row_alone_is_not_refused(name: str) -> None:
-    """Nor is another model's input of the same width; of numbers, flags and shares."""
-    for x in (None, FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)):
-        assert _refusals(OF_ROWS[name], x) == ["", ""]
+    for x in inputs:
+        features: NDArray[Any] = np.asarray(x, np.float32)
+        told = on_parts(replace(WHOLE, graph=replace(WHOLE.graph, features=features)), 2, work, np.arange(60) % 2)
+        assert ["a rank's own rows" in one for one in told] == [name in OWN] * 2
+        assert name in OWN or told == ["", ""]
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -75,31 +68,24 @@ LOSSES: dict[str, Loss] = {
     "smooth": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum", label_smoothing=0.1),
     "nll": lambda out, y, w: functional.nll_loss(out.log_softmax(1), y, w, reduction="sum"),
     "labels": lambda out, y, w: functional.binary_cross_entropy_with_logits(
-        out, functional.one_hot(y, 3).to(out), pos_weight=w, reduction="sum"
-    ),
+        out, functional.one_hot(y, 3).to(out), pos_weight=w, reduction="sum"),
     "two classes": lambda out, y, w: functional.binary_cross_entropy_with_logits(
-        out[:, 1], (y == 1).to(out), pos_weight=w[1], reduction="sum"
-    ),
-}
+        out[:, 1], (y == 1).to(out), pos_weight=w[1], reduction="sum"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @each_part(2, whole=WHOLE, owner=np.arange(60) // 45)
 def test_weights_of_the_classes_must_be_of_the_whole_graph(part: GraphPart, name: str) -> None:
     """A rank's own counts are refused, also where it has no node of a class; the sums of all ranks' are not."""
-    y = part.y[part.train_mask]
+    y, out = part.y[part.train_mask], part.x[part.train_mask, :3].requires_grad_()
     counts = torch.bincount(y, minlength=3)
-    own = 1 / (1.0 + counts)
-    lacking = own.index_fill(0, torch.tensor(1), torch.inf if part.rank else 1.0)
-    for weights, is_own in ((1 / (1.0 + ug.sum_ranks(counts, part)), False), (own, True), (lacking, True)):
-        out = part.x[part.train_mask, :3].clone().requires_grad_()
-        losses = LOSSES[name](out, y, weights.double())
-        if is_own:
-            with pytest.raises(SpecError, match="weights of the classes differ between the ranks"):
-                ug.mean(losses, part.num_train, part)
-        else:
-            ug.mean(losses, part.num_train, part).backward()  # type: ignore[no-untyped-call]
-            assert out.grad is not None
+    own, of_all = 1 / (1.0 + counts), 1 / (1.0 + ug.sum_ranks(counts, part))
+    for weights in (own, own.index_fill(0, torch.tensor(1), torch.inf if part.rank else 1.0)):
+        with pytest.raises(SpecError, match="weights of the classes differ between the ranks"):
+            ug.mean(LOSSES[name](out, y, weights.double()), part.num_train, part)
+    (gradient,) = torch.autograd.grad(ug.mean(LOSSES[name](out, y, of_all.double()), part.num_train, part), out)
+    assert gradient.any()
 
 
 @each_part(2, whole=WHOLE, owner=np.arange(60) // 45)

@@ -21,6 +21,9 @@ from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.refusals import CLASSES
 
 PAGE = Path(__file__).parents[3] / "docs" / "graph-layers.md"
+AGGREGATIONS: list[Any] = [
+    [MedianAggregation(), QuantileAggregation(0.3), "max"], ["median", "softmax", "powermean"],
+]  # fmt: skip
 pytestmark = pytest.mark.usefixtures("float64")
 
 
@@ -37,15 +40,11 @@ def test_a_convolution_is_exact_on_parts(name: str, monkeypatch: pytest.MonkeyPa
     "case",
     [
         *(CASES[name] for name in ("GATConv", "GCNConv", "CGConv", "TAGConv", "PNAConv")),
-        Case(lambda: conv.SAGEConv(WIDTH, 4, aggr=[MedianAggregation(), QuantileAggregation(0.3), "max"])),
-        Case(lambda: conv.SAGEConv(WIDTH, 4, aggr=["median", "softmax", "powermean"])),
+        *(Case(partial(conv.SAGEConv, WIDTH, 4, aggr=aggr)) for aggr in AGGREGATIONS),
     ],
 )
 def test_a_part_without_edges_is_exact(case: Case) -> None:
-    """One rank owns the nodes without edges alone; PyG's own quantiles fail where the first node has no edge.
-
-    The check by numbers is made on such a rank too.
-    """
+    """Also for the check, which runs there too; PyG's own quantiles fail where the first node has no edge."""
     check_exact(case, UNEVEN)
 
 
@@ -60,17 +59,15 @@ def test_a_convolution_is_refused_by_its_numbers(part: GraphPart, name: str) -> 
 
 
 def test_the_table_in_the_docs_names_every_class_that_is_not_exact() -> None:
-    """docs/graph-layers.md names each class of torch_geometric.nn.conv that these tests do not show to be exact."""
     refused = {*conv.__all__} - {*CASES, *BY_NUMBERS, "MessagePassing"}
     assert all(getattr(conv, name) in CLASSES for name in refused)
     rows = [
-        f"| {verdict} | {', '.join(f'`{name}`' for name in conv.__all__ if name in classes)} |"
+        f"| {verdict} | {', '.join(f'`{name}`' for name in conv.__all__ if name in classes)} |\n"
         for verdict, classes in {"by its name": refused, "by its numbers": BY_NUMBERS}.items()
     ]
-    table = "\n".join(["| refused | layers |", "|---|---|", *rows])
     head, begin, rest = PAGE.read_text().partition("<!-- table -->\n")
     _, end, tail = rest.partition("<!-- end of the table -->")
-    page = f"{head}{begin}{table}\n{end}{tail}"
+    page = "".join([head, begin, "| refused | layers |\n|---|---|\n", *rows, end, tail])
     if "UPDATE_DOCS" in os.environ:  # noqa: TID251
         PAGE.write_text(page)
     assert PAGE.read_text() == page
