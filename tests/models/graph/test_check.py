@@ -1,12 +1,14 @@
-"""The check by numbers: a model that is not exact on parts is refused before its first forward."""
+"""The check by numbers: what is not exact on parts, or of a rank's own rows, is refused before it is used."""
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 from torch_geometric import nn
 from torch_geometric.data import Data
@@ -16,6 +18,7 @@ from models.graph.torch_parts import each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.state import refuse_own_statistics
 
 WIDTH, PARTS = 8, 2
 WHOLE = make_whole(60, 300, WIDTH)
@@ -85,6 +88,7 @@ UNCHECKED: dict[str, Make] = {
     "numbers of numpy": lambda: Net(lambda _, x: x + float(np.random.rand())),  # noqa: NPY002  (as scripts do)
     "no tensor": lambda: Net(lambda _, x: len(x)),
     "an error": lambda: Net(lambda _, x: x if len(x) in {20, 30} else x[99]),
+    "more than 256 MB": lambda: Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)),
 }
 
 
@@ -228,15 +232,6 @@ def test_a_method_that_trains_is_not_tried(caplog: pytest.LogCaptureFixture) -> 
     assert "Trained.fit is not checked on parts: it calls backward" in caplog.text
 
 
-@each_part(1, whole=WHOLE)
-def test_on_one_rank_there_is_a_warning(part: GraphPart) -> None:
-    """The numbers are right there, and will not be on two."""
-    model = ug.distribute(WRONG["F.normalize"][0](), part)
-    with pytest.warns(UserWarning, match="not exact on parts"):
-        model(part.x.float(), part.edge_index)
-    model(part.x.float(), part.edge_index)
-
-
 @each_part(PARTS, whole=WHOLE)
 def test_another_structure_is_checked_too(part: GraphPart) -> None:
     """A branch that only evaluation takes; a call that was refused is refused again."""
@@ -269,24 +264,26 @@ def _bundle(part: GraphPart) -> tuple[Any, ...]:
     return Data(x=x, edge_index=edges), {"of nodes": [x.to_sparse()]}, edges[:, ::2], part.num_nodes
 
 
-def _in_16_bits(net: Any, rows: Any, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-    short: torch.Tensor = rows(net.lin(x.to(net.lin.weight.dtype)).relu(), edges)
-    return short.float()
+def _masked(_: Any, rows: Any, x: torch.Tensor, edges: torch.Tensor, mask: torch.Tensor) -> Any:
+    return rows(x, edges)[mask]
+
+
+def _in_16_bits(net: Any, rows: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
+    return rows(net.lin(x.to(net.lin.weight.dtype)).relu(), edges).float()
+
+
+def _bundled(net: Any, rows: Any, data: Data, sides: Any, edges: torch.Tensor, count: int) -> Any:
+    return (rows(data.x, data.edge_index) + net.conv(sides["of nodes"][0].to_dense(), edges)) / count
 
 
 #: A form, what it is given, and the model's type.
 FORMS: dict[str, tuple[Callable[..., Any], Callable[[GraphPart], tuple[Any, ...]], torch.dtype]] = {
-    "a mask": (
-        lambda _, rows, x, e, mask: rows(x, e)[mask], lambda p: _rows(p, p.train_mask), torch.float32),
-    "all nodes but one": (
-        lambda _, rows, x, e, mask: rows(x, e)[mask], lambda p: _rows(p, p.owned > p.owned.min()), torch.float32),
+    "a mask": (_masked, lambda part: _rows(part, part.train_mask), torch.float32),
+    "all nodes but one": (_masked, lambda part: _rows(part, part.owned > part.owned.min()), torch.float32),
     "bfloat16": (_in_16_bits, _rows, torch.bfloat16),
     "float16": (_in_16_bits, _rows, torch.float16),
-    "anything made of tensors": (
-        lambda net, rows, data, sides, edges, count: (
-            rows(data.x, data.edge_index) + net.conv(sides["of nodes"][0].to_dense(), edges)) / count,
-        _bundle, torch.float32),
-}  # fmt: skip
+    "anything made of tensors": (_bundled, _bundle, torch.float32),
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -341,8 +338,85 @@ def test_what_one_rank_refuses_all_ranks_refuse(odd: int) -> None:
     assert len(set(on_parts(WHOLE, PARTS, work))) == 1
 
 
-@each_part(1, whole=WHOLE)
-def test_a_large_model_is_not_checked(part: GraphPart) -> None:
-    """Each copy would take more than 256 MB."""
-    with pytest.raises(ug.NotCheckedError, match="256 MB"):
-        ug.check(Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)), part, *_rows(part))
+SMALL = make_whole(num_nodes=60)
+Change = Callable[[torch.Tensor], torch.Tensor]
+OWN: dict[str, Change] = {
+    "mean": lambda x: x - x.mean(0),
+    "mean and deviation": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-6),
+    "smallest and largest": lambda x: (x - x.amin(0)) / (x.amax(0) - x.amin(0)),
+    "norm": lambda x: x / x.norm(),
+    "norm of columns": lambda x: functional.normalize(x, dim=0),
+    "batch norm": lambda x: functional.batch_norm(x, None, None, training=True),
+}
+OF_ROWS: dict[str, Change] = {
+    "nothing": lambda x: x,
+    "normalize": functional.normalize,
+    "normalize by sums": lambda x: functional.normalize(x, p=1),
+    "layer norm": lambda x: functional.layer_norm(x, x.shape[1:]),
+    "dropout": functional.dropout,
+    "half": lambda x: x / 2,
+    "other rows": torch.randn_like,
+    "zeros": torch.zeros_like,
+}
+#: Rows with two flags on rank 0, with one on rank 1: what is made of each row alone is the same for all rows of a rank.
+FLAGS = np.eye(4, dtype=np.float32)[np.arange(60) % 3] + np.where(np.arange(60) % 2 == 0, 1, 0)[:, None] * np.eye(4)[3]
+
+
+@pytest.mark.parametrize("name", [*OWN, *OF_ROWS])
+def test_features_that_are_normalised_by_own_rows_are_refused(name: str) -> None:
+    """On every rank; not what is made of each row alone, of numbers, flags and shares, nor another model's input."""
+    change, inputs = (OWN | OF_ROWS)[name], [SMALL.graph.features]
+    inputs += [] if name in OWN else [FLAGS, FLAGS / FLAGS.sum(1, keepdims=True)]
+
+    def work(part: GraphPart) -> str:
+        try:
+            refuse_own_statistics([part.x, change(part.x), None], part)
+        except SpecError as error:
+            return str(error)
+        return ""
+
+    for x in inputs:
+        features: NDArray[Any] = np.asarray(x, np.float32)
+        told = on_parts(replace(SMALL, graph=replace(SMALL.graph, features=features)), 2, work, np.arange(60) % 2)
+        assert ["a rank's own rows" in one for one in told] == [name in OWN] * 2
+        assert name in OWN or told == ["", ""]
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+LOSSES: dict[str, Loss] = {
+    "sum": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum"),
+    "none": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="none"),
+    "sum of some": lambda out, y, w: 2 * functional.cross_entropy(out, y, w, reduction="none")[1:].sum(),
+    "smooth": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum", label_smoothing=0.1),
+    "nll": lambda out, y, w: functional.nll_loss(out.log_softmax(1), y, w, reduction="sum"),
+    "labels": lambda out, y, w: functional.binary_cross_entropy_with_logits(
+        out, functional.one_hot(y, 3).to(out), pos_weight=w, reduction="sum"),
+    "two classes": lambda out, y, w: functional.binary_cross_entropy_with_logits(
+        out[:, 1], (y == 1).to(out), pos_weight=w[1], reduction="sum"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@each_part(2, whole=SMALL, owner=np.arange(60) // 45)
+def test_weights_of_the_classes_must_be_of_the_whole_graph(part: GraphPart, name: str) -> None:
+    """A rank's own counts are refused, also where it has no node of a class; the sums of all ranks' are not."""
+    y, out = part.y[part.train_mask], part.x[part.train_mask, :3].requires_grad_()
+    counts = torch.bincount(y, minlength=3)
+    own, of_all = 1 / (1.0 + counts), 1 / (1.0 + ug.sum_ranks(counts, part))
+    for weights in (own, own.index_fill(0, torch.tensor(1), torch.inf if part.rank else 1.0)):
+        with pytest.raises(SpecError, match="weights of the classes differ between the ranks"):
+            ug.mean(LOSSES[name](out, y, weights.double()), part.num_train, part)
+    (gradient,) = torch.autograd.grad(ug.mean(LOSSES[name](out, y, of_all.double()), part.num_train, part), out)
+    assert gradient.any()
+
+
+@each_part(2, whole=SMALL, owner=np.arange(60) // 45)
+def test_a_count_of_own_nodes_is_refused(part: GraphPart) -> None:
+    """Of a loss and of a metric; weights of nodes are each rank's own, though they have the classes' name."""
+    for losses in (part.x[:, 0], part.y == 0):
+        with pytest.raises(SpecError, match=rf"count differs between the ranks, here {part.num_owned}"):
+            ug.mean(losses, part.num_owned, part)
+    assert 0 < ug.mean(part.y == 0, part.num_nodes, part) < 1
+    out, weights = part.x[:, 1].clone().requires_grad_(), part.x[:, 0].abs()
+    losses = functional.binary_cross_entropy_with_logits(out, (part.y == 0).to(out), weights, reduction="sum")
+    assert ug.mean(losses, part.num_nodes, part) > 0

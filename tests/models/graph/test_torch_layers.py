@@ -1,22 +1,49 @@
-"""Every convolution of PyG on parts of a directed, weighted graph: exact, or refused by name.
+"""PyG's layers on parts of a directed, weighted graph: exact, or refused; sums and attention without messages.
 
 With `UPDATE_DOCS=1` in the environment the table of docs/graph-layers.md is written anew.
 """
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
+import numpy as np
 import pytest
-from torch_geometric.nn import conv
-from torch_geometric.nn.aggr import MedianAggregation, QuantileAggregation
+import scipy.sparse as sp
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.checkpoint import checkpoint
+from torch_geometric import nn
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv, conv
+from torch_geometric.nn.aggr import Aggregation, MedianAggregation, QuantileAggregation
 from torch_geometric.nn.conv import spline_conv
+from torch_geometric.utils import add_self_loops, degree
+from typing_extensions import override
 
-from models.graph.layers_of_pyg import BY_NUMBERS, CASES, WIDTH, Case, check_exact, spline_basis, spline_weighting
-from models.graph.torch_parts import UNEVEN, each_part
+from models.graph.layers_of_pyg import (
+    BY_NUMBERS,
+    CASES,
+    EDGE_WIDTH,
+    WIDTH,
+    Case,
+    attributed,
+    check_exact,
+    spline_basis,
+    spline_weighting,
+    weighted,
+)  # fmt: skip
+from models.graph.torch_parts import PARTS, UNEVEN, WHOLE, each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
+from unilaunch_graph.operators.edges import order_edges
+from unilaunch_graph.operators.halo_edges import Neighbours
+from unilaunch_graph.operators.row_blocks import make_pool
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.layers import made_of
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.refusals import CLASSES
 
@@ -40,7 +67,7 @@ def test_a_convolution_is_exact_on_parts(name: str, monkeypatch: pytest.MonkeyPa
     "case",
     [
         *(CASES[name] for name in ("GATConv", "GCNConv", "CGConv", "TAGConv", "PNAConv")),
-        *(Case(partial(conv.SAGEConv, WIDTH, 4, aggr=aggr)) for aggr in AGGREGATIONS),
+        *(Case(partial(nn.SAGEConv, WIDTH, 4, aggr=aggr)) for aggr in AGGREGATIONS),
     ],
 )
 def test_a_part_without_edges_is_exact(case: Case) -> None:
@@ -71,3 +98,368 @@ def test_the_table_in_the_docs_names_every_class_that_is_not_exact() -> None:
     if "UPDATE_DOCS" in os.environ:  # noqa: TID251
         PAGE.write_text(page)
     assert PAGE.read_text() == page
+
+
+class _Plain(nn.MessagePassing):  # type: ignore[misc]  # PyG ships no types
+    """The message is PyG's default."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.propagate(edge_index, x=x)
+
+
+class _Tutorial(nn.MessagePassing):  # type: ignore[misc]
+    """The layer of PyG's tutorial "Creating Message Passing Networks"."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = torch.nn.Linear(WIDTH, 4, bias=False)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        row, col = edge_index
+        scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        return self.propagate(edge_index, h=self.lin(x), norm=scale[row] * scale[col])
+
+    def message(self, h_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        return norm.view(-1, 1) * h_j
+
+
+class _Updated(_Plain):
+    def update(self, inputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return inputs + x
+
+
+class _Aggregated(_Plain):
+    def aggregate(self, inputs: torch.Tensor, index: torch.Tensor, dim_size: Any = None) -> Any:
+        return self.aggr_module(inputs.abs(), index, dim_size=dim_size, dim=self.node_dim)
+
+
+class _Doubled(nn.SAGEConv):  # type: ignore[misc]
+    def message(self, x_j: torch.Tensor) -> torch.Tensor:
+        return 2 * x_j
+
+
+class _Sharper(GATConv):  # type: ignore[misc]
+    def message(self, x_j: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        return alpha.square().unsqueeze(-1) * x_j
+
+
+def _of(function: Callable[..., torch.Tensor], aggr: str = "sum") -> Case:
+    """Return a layer whose message is a function of itself, the rows and the weights."""
+
+    class Own(nn.MessagePassing):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(aggr=aggr)
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> Any:
+            return self.propagate(edge_index, x=x, weight=edge_weight)
+
+        def message(self, x_j: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return function(self, x_j, weight)
+
+    return Case(Own, weighted)
+
+
+class _Cube(torch.autograd.Function):
+    """A function of the user's own, which torch calls with the tensor as it is."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        return 0 * rows[:] - (0 - rows) ** 3
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return 3 * ctx.saved_tensors[0] ** 2 * gradient
+
+
+cube: Any = _Cube.apply
+
+
+@torch.jit.script
+def _scripted(rows: torch.Tensor) -> torch.Tensor:
+    return rows.sin() * 2
+
+
+def _samples(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    """Two times three samples of features stand before the nodes: (2, 3, nodes, width)."""
+    samples = torch.stack([x, x.sin(), 2 * x, x * x, x + 1, -x]).reshape(2, 3, *x.shape)
+    return weighted(layer, samples, g).movedim(-2, 0)
+
+
+def _pair(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    return layer((x, x.tanh()), g.edge_index)
+
+
+def _changed(make: Callable[[], Any], change: Callable[[Any], object], call: Any = Case.call) -> Case:
+    """Return a layer that is changed when it is made."""
+
+    def changed() -> Any:
+        layer = make()
+        change(layer)
+        return layer
+
+    return Case(changed, call)
+
+
+def _tripled(*given: Any) -> Any:
+    return 3 * given[-1]
+
+
+def _sage(**options: Any) -> Any:
+    return nn.SAGEConv(WIDTH, 4, **options)
+
+
+def _gat(**options: Any) -> Any:
+    return GATConv(WIDTH, 3, **options)
+
+
+def _doubled(name: str) -> Case:
+    """Return a layer with a method of its own."""
+
+    def step(self: Any, *given: Any, **options: Any) -> Any:
+        return 2 * getattr(GATConv, name)(self, *given, **options)
+
+    return _changed(_gat, lambda layer: setattr(layer, name, MethodType(step, layer)))
+
+
+def _attention(kind: Any, **options: Any) -> Case:
+    call = attributed if "edge_dim" in options else Case.call
+    return Case(lambda: kind(WIDTH, 3, **{"heads": 2} | options), call)
+
+
+largest: Any = torch.no_grad()(lambda rows: rows.abs().amax(1, keepdim=True))
+E = EDGE_WIDTH
+SUMS: dict[str, Case] = {
+    "sage": Case(_sage),
+    "sage, sum": Case(lambda: _sage(aggr="sum", project=True)),
+    "gin": Case(lambda: nn.GINConv(torch.nn.Linear(WIDTH, 4), train_eps=True)),
+    "graph, weights": Case(lambda: nn.GraphConv(WIDTH, 4), weighted),
+    "graph, weights, mean": Case(lambda: nn.GraphConv(WIDTH, 4, aggr="mean"), weighted),
+    "gcn": Case(lambda: nn.GCNConv(WIDTH, 4)),
+    "gcn, weights": Case(lambda: nn.GCNConv(WIDTH, 4, improved=True), weighted),
+    "gcn, cached": Case(lambda: nn.GCNConv(WIDTH, 4, cached=True), weighted),
+    **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
+    "PyG's default message": Case(_Plain),
+    "the tutorial's GCN": Case(_Tutorial),
+    "another update": Case(_Updated),
+    "edges made anew": Case(_sage, lambda layer, x, g: layer(x, add_self_loops(g.edge_index, num_nodes=len(x))[0])),
+    "two numbers of each edge": _of(
+        lambda _, rows, weight: weight.sin().unsqueeze(-1) * (rows * weight[:, None]), "mean"),
+    "small whole numbers of each edge": _of(
+        lambda _, rows, weight: (small := (100 * weight).to(torch.uint8)[:, None]) * (rows * small)),
+    "whole numbers of each edge": _of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])),
+    "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
+    "samples, mean": Case(lambda: nn.SimpleConv(aggr="mean"), _samples),
+    "gat": _attention(GATConv),
+    "gat, the mean of heads": _attention(GATConv, heads=4, concat=False, bias=False),
+    "gat, residual": _attention(GATConv, residual=True, negative_slope=0.1),
+    "gat, no loops": _attention(GATConv, heads=1, add_self_loops=False),
+    "gat, edge features": _attention(GATConv, edge_dim=E, fill_value="mean"),
+    "gat, edge features, add": _attention(GATConv, edge_dim=E, fill_value="add"),
+    "gatv2, shared weights": _attention(GATv2Conv, share_weights=True, residual=True),
+    "gatv2, no loops": _attention(GATv2Conv, add_self_loops=False, negative_slope=0.1),
+    "gatv2, edge features, add": _attention(GATv2Conv, edge_dim=E, fill_value="add", concat=False, residual=True),
+    "gatv2, an edge feature": Case(
+        lambda: GATv2Conv(WIDTH, 3, edge_dim=1), lambda layer, x, g: layer(x, g.edge_index, g.edge_attr[:, 0])),
+    "transformer, no root weight": _attention(TransformerConv, root_weight=False),
+    "transformer, edge features, beta": _attention(TransformerConv, edge_dim=E, beta=True, concat=False),
+}  # fmt: skip
+MESSAGES: dict[str, Case] = {
+    "another message": Case(lambda: _Doubled(WIDTH, 4)),
+    "another aggregate": Case(_Aggregated),
+    "the largest": Case(lambda: _sage(aggr="max")),
+    "a hook on messages": _changed(_sage, lambda layer: layer.register_message_forward_hook(_tripled)),
+    "a hook on the aggregation": _changed(_sage, lambda layer: layer.aggr_module.register_forward_hook(_tripled)),
+    "a replaced message": _changed(_sage, lambda layer: setattr(layer, "message", lambda x_j: x_j.abs())),
+    "weights that are learned": Case(lambda: nn.GraphConv(WIDTH, 4), lambda layer, x, g: layer(
+        x, g.edge_index, g.edge_weight.clone().requires_grad_())),
+    "a number that the layer learns": _of(lambda layer, rows, _: layer.scale * rows),
+    "a number of each column": _of(lambda _, rows, __: rows * torch.arange(WIDTH)),
+    "a nonlinear message": _of(lambda _, rows, weight: (rows * weight[:, None]).relu()),
+    "not linear on some edges": _of(lambda _, rows, weight: torch.where(weight[:, None] > 1.4, rows.abs(), rows)),
+    "no gradient": _of(lambda _, rows, __: rows.detach() + 0 * rows),
+    "mixed columns": _of(lambda _, rows, __: rows.flip(1)),
+    "a sum": _of(lambda _, rows, weight: rows + weight[:, None]),
+    "a write": _of(lambda _, rows, weight: weight[:, None] * rows + rows.mul_(3)),
+    "a write to the data": _of(lambda _, rows, weight: rows * weight[:, None] + 0 * rows.data.mul_(2)),
+    "a look": _of(lambda _, rows, __: rows if rows.isfinite().all() else -rows),
+    "a look at a product": _of(lambda _, rows, weight: rows if (rows * weight[:, None]).isfinite().all() else -rows),
+    "a look without a gradient": _of(lambda _, rows, weight: rows * weight[:, None] / (1 + largest(rows))),
+    "a product without a gradient": Case(
+        _of(torch.no_grad()(lambda _, rows, weight: rows * weight[:, None])).make,
+        lambda layer, x, g: weighted(layer, x.clone().requires_grad_(), g) + x),
+    "a dropout that is off": _of(lambda _, rows, __: torch.dropout(rows, 0.5, False)),
+    "a function of the user's": _of(lambda _, rows, weight: cube(rows * weight[:, None])),
+    "the function of a write": _of(lambda _, rows, weight: cube(rows.mul_(weight[:, None]))),
+    "the function and a sum": _of(lambda _, rows, weight: cube(product := rows * weight[:, None]) + product + rows),
+    "a scripted function": _of(lambda _, rows, weight: _scripted(rows) * weight[:, None]),
+    "a checkpoint": _of(lambda _, rows, weight: checkpoint(
+        lambda x: x * weight[:, None] + x.sin(), rows, use_reentrant=False)),
+    "a map over numbers of the edges": _of(lambda _, rows, weight: torch.vmap(lambda one: rows * one)(
+        torch.stack([weight, weight**2])[..., None]).sum(0)),
+    "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
+    "gat, a hook": _changed(_gat, lambda layer: layer.register_edge_update_forward_hook(_tripled)),
+    "gat, a hook on lin": _changed(_gat, lambda gat: gat.lin.register_forward_hook(_tripled)),
+    "gat, a hook on lin_edge": _changed(
+        lambda: _gat(edge_dim=E), lambda gat: gat.lin_edge.register_forward_hook(_tripled), attributed),
+    "gat, its own propagate": _doubled("propagate"),
+    "gat, its own forward": _doubled("forward"),
+    "gat, edge features, max": _attention(GATConv, edge_dim=E, fill_value="max"),
+    "gat, a learned fill_value": _attention(
+        GATConv, heads=1, edge_dim=E, fill_value=torch.nn.Parameter(torch.ones(3))),
+    "gat, a pair of rows": Case(_gat, lambda layer, x, g: layer((x, x), g.edge_index)),
+    "gat, weights returned": Case(_gat, lambda layer, x, g: layer(x, g.edge_index, return_attention_weights=True)[0]),
+    "gat, other edges": Case(_gat, lambda layer, x, g: layer(x, g.edge_index.clone())),
+    "gatv2, a pair of widths": Case(lambda: GATv2Conv((WIDTH, WIDTH), 3), _pair),
+    "gatv2, another aggregation": _attention(GATv2Conv, aggr="max"),
+    "transformer, a pair of widths": Case(lambda: TransformerConv((WIDTH, WIDTH), 3), _pair),
+    "transformer, features without a map": Case(
+        lambda: TransformerConv(WIDTH, E), lambda layer, x, g: layer(x, g.edge_index, g.edge_attr.view(-1, 1, E))),
+}  # fmt: skip
+
+
+def num_aggregations(case: Case) -> int:
+    """Return how often PyG aggregates messages in two calls of the layer on each part."""
+    calls: list[Any] = []
+
+    def work(part: GraphPart) -> None:
+        layer = distribute(case.make(), part, check=False)  # the check makes PyG's messages on its small graph
+        for _ in range(2):
+            case.call(layer, part.x, part)
+
+    hook = register_module_forward_pre_hook(lambda one, _: calls.append(one) if isinstance(one, Aggregation) else None)
+    on_parts(WHOLE, PARTS, work)
+    hook.remove()
+    return len(calls)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_layer_that_sums_rows_makes_no_messages(name: str) -> None:
+    """Nor does attention; rows and gradients are PyG's, also where a part has no edges, and another one no nodes."""
+    check_exact(SUMS[name], UNEVEN, check=False, learned=["edge_attr"] if "edge feature" in name else [])
+    assert num_aggregations(SUMS[name]) == 0
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_are_made_where_the_sum_is_another(name: str) -> None:
+    """A class, a module, a hook or an argument of the user's changes what is summed."""
+    check_exact(MESSAGES[name])
+    assert num_aggregations(MESSAGES[name]) >= 2 * PARTS
+
+
+@each_part(1)
+def test_rows_that_a_layer_keeps_are_those_of_its_call(part: GraphPart) -> None:
+    """They are summed over other targets where a script gives these; after a write to x they are an error."""
+
+    class Keeping(_Plain):
+        def message(self, x_j: torch.Tensor) -> torch.Tensor:
+            self.kept = x_j
+            return x_j
+
+    layer, x, source = distribute(Keeping(), part), part.x.clone(), part.edge_index[0]
+    layer(x, part.edge_index)
+    found: Any = layer.aggregate(layer.kept, source, dim_size=len(x))  # type: ignore[operator]
+    torch.testing.assert_close(found, torch.zeros_like(x).index_add(0, source, x[source]), rtol=0, atol=1e-12)
+    layer(x, part.edge_index)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match="written to in place"):
+        layer.kept.sum()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each_part()
+def test_rows_of_half_precision_are_messages(part: GraphPart, dtype: torch.dtype) -> None:
+    """The product has no kernel for them: the result is PyG's, and has their type."""
+    assert distribute(_sage().to(dtype), part)(part.x.to(dtype), part.edge_index).dtype == dtype
+    assert not made_of(part.edge_index)
+
+
+WRITES: dict[str, Callable[[Any], object]] = {
+    "edges": lambda part: part.edge_index[0].copy_(part.edge_index[0].flip(0)),
+    "weights": lambda part: part.edge_weight.square_(),
+    "data, which is no write to torch": lambda part: setattr(part.edge_weight, "data", part.edge_weight * 3),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("kind", [nn.GraphConv, nn.GCNConv])
+@each_part()
+def test_edges_that_were_written_to_are_read_again(part: Any, kind: Any, write: str) -> None:
+    """What was made of the edges and weights before is not used again; by a layer of our own neither."""
+    layer, own = distribute(kind(WIDTH, 4), part), ug.SAGEConv(WIDTH, 4)
+    first, _ = layer(part.x, part.edge_index, part.edge_weight), own(part.x, part)
+    WRITES[write](part)
+    copied = replace(part, edge_index=part.edge_index.clone(), edge_weight=part.edge_weight.clone())
+    again = layer(part.x, part.edge_index, part.edge_weight)
+    torch.testing.assert_close(again, layer(part.x, copied.edge_index, copied.edge_weight), rtol=0, atol=1e-12)
+    assert (again - first).abs().max() > 1e-3
+    torch.testing.assert_close(own(part.x, part), own(part.x, copied))
+
+
+@pytest.mark.parametrize("kind", [nn.GCNConv, nn.GATConv])
+@each_part(2, whole=make_whole(num_sources=6), owner=np.arange(40) < 6)
+def test_one_rank_alone_may_write_to_weights(part: Any, kind: Any) -> None:
+    """The ranks agree on what is computed again, and make as many exchanges, also a rank without in-edges."""
+    layer = distribute(kind(WIDTH, 4), part)
+    for _ in range(3):
+        rows = layer(part.x, part.edge_index, part.edge_weight)
+        copied = layer(part.x, part.edge_index.clone(), part.edge_weight.clone())
+        torch.testing.assert_close(rows, copied, rtol=0, atol=1e-12)
+        if part.rank == 1:
+            part.edge_weight[:3] = 0.25
+
+
+@each_part()
+def test_edges_in_another_order_are_the_same_graph(part: Any) -> None:
+    """Layers of our own take them as they are."""
+    order = torch.randperm(part.edge_index.shape[1], generator=torch.Generator().manual_seed(part.rank))
+    shuffled = replace(part, edge_index=part.edge_index[:, order], edge_attr=part.edge_attr[order])
+    for layer in (ug.SAGEConv(WIDTH, 4), ug.GATConv(WIDTH, 4, add_self_loops=False, edge_dim=3).double()):
+        torch.testing.assert_close(layer(part.x, shuffled), layer(part.x, part), rtol=0, atol=1e-12)
+
+
+@each_part()
+def test_second_derivatives_are_exact(part: GraphPart) -> None:
+    """Of sums; attention needs messages for them, and its error says how to get them."""
+
+    def second(layer: Any, edge_index: torch.Tensor) -> torch.Tensor:
+        x = part.x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(layer(x, edge_index).pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.pow(2).sum(), x)[0]
+
+    sage, gat, copied = distribute(_sage(), part), distribute(_gat(), part), part.edge_index.clone()
+    torch.testing.assert_close(second(sage, part.edge_index), second(sage, copied), rtol=0, atol=1e-9)
+    with pytest.raises(RuntimeError, match=r"part\.edge_index\.clone\(\)"):
+        second(gat, part.edge_index)
+    assert second(gat, copied).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
+@each_part(1)
+def test_features_of_other_edges_are_an_error(part: GraphPart, kind: type[torch.nn.Module]) -> None:
+    """Those of the whole graph on a part: PyG says so, and the first of them are not taken."""
+    loops = {} if kind is TransformerConv else {"add_self_loops": False}
+    layer = distribute(kind(WIDTH, 3, edge_dim=2, **loops), part, check=False)
+    layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1], 2))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        layer(part.x, part.edge_index, torch.rand(part.edge_index.shape[1] + 7, 2))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("num_edges", [500, 1 << 17], ids=["portable", "C"])
+def test_weighted_means_and_their_transpose_are_those_of_scipy(num_edges: int) -> None:
+    """In float32, from edges in any order, with sources that stand twice and targets without edges."""
+    draw, num_owned, num_sources = np.random.default_rng(0), 300, 400
+    ends = np.stack([draw.integers(0, num_sources, num_edges), draw.integers(0, num_owned - 20, num_edges)])
+    weights = draw.standard_normal(num_edges).astype(np.float32)
+    chosen = order_edges(ends, num_owned, num_sources)
+    ours = Neighbours(chosen.edges, np.dtype(np.float32), make_pool(2), weights[chosen.places], mean=True)
+    matrix = sp.csr_array((weights.astype(np.float64), (ends[1], ends[0])), shape=(num_owned, num_sources))
+    matrix = sp.diags_array(1 / np.maximum(np.bincount(ends[1], minlength=num_owned), 1)) @ matrix
+    rows, gradients = (draw.standard_normal((size, 20)).astype(np.float32) for size in (num_sources, num_owned))
+    np.testing.assert_allclose(ours.matmat(rows), matrix @ rows, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(ours.rmatmat(gradients), matrix.T @ gradients, rtol=0, atol=1e-3)
