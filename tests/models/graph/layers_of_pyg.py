@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch_geometric import nn
+from typing_extensions import override
 
 from models.graph.torch_parts import WHOLE, Whole, on_parts
 from unilaunch_graph.torch import gather, sum_gradients
@@ -23,6 +24,23 @@ class Case:
 
     make: Callable[[], Layer]
     call: Callable[[Layer, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
+
+
+class Net(torch.nn.Module):
+    """A user's model: its forward is *function* of itself and what it is given, and it has *modules*."""
+
+    part: Any = None
+
+    def __init__(self, function: Callable[..., Any], **modules: Layer) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    @override
+    def forward(self, *given: Any) -> Any:
+        """Return what *function* returns."""
+        return self.function(self, *given)
 
 
 def seeded(make: Callable[[], Layer], count: int) -> list[Layer]:

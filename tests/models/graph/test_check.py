@@ -14,6 +14,7 @@ from torch_geometric import nn
 from torch_geometric.data import Data
 from typing_extensions import override
 
+from models.graph.layers_of_pyg import Net
 from models.graph.torch_parts import each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
@@ -24,20 +25,18 @@ WIDTH, PARTS = 8, 2
 WHOLE = make_whole(60, 300, WIDTH)
 
 
-class Net(torch.nn.Module):
-    """A layer of PyG, and what *then* makes of this module and the rows; it has *more* modules."""
+def _net(then: Callable[[Any, torch.Tensor], Any], kind: type[Net] = Net, **more: torch.nn.Module) -> Net:
+    """Return a model with a layer of PyG, and what *then* makes of the model and the rows."""
+    return _form(lambda _, rows, *given: rows(*given), then, kind, **more)
 
-    def __init__(self, then: Callable[[Any, torch.Tensor], Any], **more: torch.nn.Module) -> None:
-        super().__init__()
-        self.conv, self.then = nn.GCNConv(WIDTH, WIDTH), then
-        self.lin = torch.nn.Linear(WIDTH, WIDTH)
-        for name, module in more.items():
-            self.add_module(name, module)
 
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        """Return what *then* returns."""
-        return self.then(self, self.conv(x, edge_index))
+def _form(form: Callable[..., Any], then: Any, kind: type[Net] = Net, **more: torch.nn.Module) -> Net:
+    """Return a model that is called as *form* says, with itself, what `_net` does, and what it is given."""
+
+    def forward(net: Any, *given: Any) -> Any:
+        return form(net, lambda x, edges: then(net, net.conv(x, edges)), *given)
+
+    return kind(forward, conv=nn.GCNConv(WIDTH, WIDTH), lin=torch.nn.Linear(WIDTH, WIDTH), **more)
 
 
 class Normalised(torch.nn.InstanceNorm1d):
@@ -48,47 +47,37 @@ def _centred(rows: torch.Tensor) -> torch.Tensor:
     return rows - rows.mean(0)
 
 
-class _Detached(torch.autograd.Function):
-    """Its outputs are exact; its gradients are divided by the number of rows."""
-
-    @staticmethod
-    @override
-    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
-        return rows.clone()
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient / len(gradient)
+def _detached(rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows; their gradient is divided by their number."""
+    return rows.detach() + (rows - rows.detach()) / len(rows)
 
 
-detached: Any = _Detached.apply
 Make = Callable[[], torch.nn.Module]
 #: Models, and what their refusal says besides: the first module whose numbers differ, or the forward of the model.
 WRONG: dict[str, tuple[Make, str]] = {
-    "F.batch_norm": (lambda: Net(lambda _, x: functional.batch_norm(x, None, None, training=True)), "forward of Net:"),
-    "F.normalize": (lambda: Net(lambda _, x: functional.normalize(x, dim=0)), ""),
-    "attention": (lambda: Net(lambda net, x: (net.lin(x) @ x.T).softmax(1) @ x), ""),
-    "a helper": (lambda: Net(lambda net, x: net.lin(_centred(x))), "forward of Net, before lin (Linear)"),
+    "F.batch_norm": (lambda: _net(lambda _, x: functional.batch_norm(x, None, None, training=True)), "forward of Net:"),
+    "F.normalize": (lambda: _net(lambda _, x: functional.normalize(x, dim=0)), ""),
+    "attention": (lambda: _net(lambda net, x: (net.lin(x) @ x.T).softmax(1) @ x), ""),
+    "a helper": (lambda: _net(lambda net, x: net.lin(_centred(x))), "forward of Net, before lin (Linear)"),
     "a subclass": (
-        lambda: Net(lambda net, x: net.norm(x.T[None])[0].T, norm=Normalised(WIDTH)), "norm (Normalised)"),
-    "a loss that is a mean": (lambda: Net(lambda _, x: (x, x.square().mean())), ""),
-    "gradients": (lambda: Net(lambda _, x: detached(x)), ""),
+        lambda: _net(lambda net, x: net.norm(x.T[None])[0].T, norm=Normalised(WIDTH)), "norm (Normalised)"),
+    "a loss that is a mean": (lambda: _net(lambda _, x: (x, x.square().mean())), ""),
+    "gradients": (lambda: _net(lambda _, x: _detached(x)), ""),
 }  # fmt: skip
 RIGHT: dict[str, Make] = {
-    "rows by themselves": lambda: Net(lambda net, x: functional.layer_norm(net.lin(x), (WIDTH,))),
-    "dropout": lambda: Net(lambda _, x: functional.dropout(x, 0.5)),
-    "a norm": lambda: Net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)),
-    "a sum over nodes": lambda: Net(lambda _, x: (x, x.square().sum())),
-    "torch's default type": lambda: Net(lambda _, x: x @ torch.eye(WIDTH)),
-    "several outputs": lambda: Net(lambda _, x: {"rows": x, "parts": [x[:, :2], x.argmax(1)]}),
+    "rows by themselves": lambda: _net(lambda net, x: functional.layer_norm(net.lin(x), (WIDTH,))),
+    "dropout": lambda: _net(lambda _, x: functional.dropout(x, 0.5)),
+    "a norm": lambda: _net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)),
+    "a sum over nodes": lambda: _net(lambda _, x: (x, x.square().sum())),
+    "torch's default type": lambda: _net(lambda _, x: x @ torch.eye(WIDTH)),
+    "several outputs": lambda: _net(lambda _, x: {"rows": x, "parts": [x[:, :2], x.argmax(1)]}),
 }
 UNCHECKED: dict[str, Make] = {
-    "random numbers": lambda: Net(lambda _, x: x + torch.randn_like(x)),
-    "numbers of numpy": lambda: Net(lambda _, x: x + float(np.random.rand())),  # noqa: NPY002  (as scripts do)
-    "no tensor": lambda: Net(lambda _, x: len(x)),
-    "an error": lambda: Net(lambda _, x: x if len(x) in {20, 30} else x[99]),
-    "more than 256 MB": lambda: Net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)),
+    "random numbers": lambda: _net(lambda _, x: x + torch.randn_like(x)),
+    "numbers of numpy": lambda: _net(lambda _, x: x + float(np.random.rand())),  # noqa: NPY002  (as scripts do)
+    "no tensor": lambda: _net(lambda _, x: len(x)),
+    "an error": lambda: _net(lambda _, x: x if len(x) in {20, 30} else x[99]),
+    "more than 256 MB": lambda: _net(lambda _, x: x, large=torch.nn.Linear(1 << 13, (1 << 12) + 1)),
 }
 
 
@@ -127,7 +116,7 @@ def test_what_is_exact_or_cannot_be_checked_goes_through(
 @each_part(1, whole=WHOLE)
 def test_a_check_leaves_no_trace(part: GraphPart) -> None:
     """In parameters, buffers, gradients, generators, and in what a hook of the script keeps."""
-    model = ug.distribute(Net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)).double(), part)
+    model = ug.distribute(_net(lambda net, x: net.norm(x), norm=torch.nn.BatchNorm1d(WIDTH)).double(), part)
     seen: list[Any] = []
     model.get_submodule("lin").register_forward_hook(lambda *given: seen.append(given))
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
@@ -177,17 +166,17 @@ class _Encoder(torch.nn.Module):
 
     def __init__(self, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.net, self.then = Net(lambda _, x: then(x)), then
+        self.net, self.then = _net(lambda _, x: then(x)), then
 
     def encode(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return self.then(self.net.conv(x, edge_index))
+        return self.then(self.net.get_submodule("conv")(x, edge_index))
 
 
 #: How a script enters a model in other ways than by its forward, and what is then refused.
 ENTRIES: dict[str, tuple[Callable[[Any], torch.nn.Module], Callable[[Any], Any]]] = {
     "_Encoder.encode": (_Encoder, lambda model: model.encode),
     "_Encoder.net": (_Encoder, lambda model: model.net),
-    "GAE.encode": (lambda then: nn.GAE(Net(lambda _, x: then(x))), lambda model: model.encode),
+    "GAE.encode": (lambda then: nn.GAE(_net(lambda _, x: then(x))), lambda model: model.encode),
     "ModuleDict.one": (lambda then: torch.nn.ModuleDict({"one": _Encoder(then).net}), lambda model: model["one"]),
 }
 
@@ -222,7 +211,7 @@ def test_a_method_that_trains_is_not_tried(caplog: pytest.LogCaptureFixture) -> 
                 epochs.append(x)
 
     def work(part: GraphPart) -> None:
-        right, wrong = Trained(lambda _, x: x), Trained(lambda _, x: _centred(x))
+        right, wrong = _net(lambda _, x: x, Trained), _net(lambda _, x: _centred(x), Trained)
         ug.distribute(right, part).fit(part.x.float(), part.edge_index)  # type: ignore[operator]
         with pytest.raises(SpecError, match="Trained is not exact"):
             ug.distribute(wrong, part).fit(part.x.float(), part.edge_index)  # type: ignore[operator]
@@ -235,23 +224,11 @@ def test_a_method_that_trains_is_not_tried(caplog: pytest.LogCaptureFixture) -> 
 @each_part(PARTS, whole=WHOLE)
 def test_another_structure_is_checked_too(part: GraphPart) -> None:
     """A branch that only evaluation takes; a call that was refused is refused again."""
-    model, given = ug.distribute(Net(lambda net, x: x if net.training else _centred(x)), part), _rows(part)
+    model, given = ug.distribute(_net(lambda net, x: x if net.training else _centred(x)), part), _rows(part)
     model(*given)
     for _ in range(2):
         with pytest.raises(SpecError, match="not exact"):
             model.eval()(*given)
-
-
-class Form(Net):
-    """Its forward is *form* of this model, of Net's forward, and of what it is given."""
-
-    def __init__(self, form: Callable[..., Any], then: Callable[[Any, torch.Tensor], Any]) -> None:
-        super().__init__(then)
-        self.form = form
-
-    @override
-    def forward(self, *given: Any) -> Any:
-        return self.form(self, super().forward, *given)
 
 
 def _rows(part: GraphPart, *more: Any) -> tuple[Any, ...]:
@@ -291,15 +268,15 @@ FORMS: dict[str, tuple[Callable[..., Any], Callable[[GraphPart], tuple[Any, ...]
 def test_the_call_may_have_any_form(part: GraphPart, name: str) -> None:
     """Right rows go through, a rank's mean, number and wrong slopes not; rounding to 16 bits is no difference."""
     form, given, dtype = FORMS[name]
-    ug.check(Form(form, lambda net, x: net.lin(x)).to(dtype), part, *given(part))
+    ug.check(_form(form, lambda net, x: net.lin(x)).to(dtype), part, *given(part))
     wrongs: list[tuple[Any, Any]] = [(lambda _, x: _centred(x), given(part))]
     if name == "a mask":
-        wrongs.append((lambda _, x: detached(x), given(part)))
+        wrongs.append((lambda _, x: _detached(x), given(part)))
     if given is _bundle:
         wrongs.append((lambda _, x: x, (*given(part)[:-1], part.num_owned)))
     for then, arguments in wrongs:
         with pytest.raises(SpecError, match="not exact"):
-            ug.check(Form(form, then).to(dtype), part, *arguments)
+            ug.check(_form(form, then).to(dtype), part, *arguments)
 
 
 @each_part(PARTS, whole=WHOLE)
@@ -320,13 +297,13 @@ def test_a_model_may_hold_the_part(part: GraphPart) -> None:
 
     ug.check(Holding(), part, part.x)
     for then in (lambda _, x: x.float().softmax(1).double(), lambda net, x: net.lin(x).float()):
-        ug.check(Net(then), part, *_rows(part))
+        ug.check(_net(then), part, *_rows(part))
 
 
 @pytest.mark.parametrize("odd", range(PARTS))
 def test_what_one_rank_refuses_all_ranks_refuse(odd: int) -> None:
     """Each checks rows like its own; none goes on alone, and then waits for the others."""
-    model = Net(lambda _, x: _centred(x) if bool((x.abs() > 20).any()) else x)
+    model = _net(lambda _, x: _centred(x) if bool((x.abs() > 20).any()) else x)
 
     def work(part: GraphPart) -> str:
         distributed, rows = ug.distribute(copy.deepcopy(model), part), part.x.float()
@@ -345,8 +322,6 @@ OWN: dict[str, Change] = {
     "mean and deviation": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-6),
     "smallest and largest": lambda x: (x - x.amin(0)) / (x.amax(0) - x.amin(0)),
     "norm": lambda x: x / x.norm(),
-    "norm of columns": lambda x: functional.normalize(x, dim=0),
-    "batch norm": lambda x: functional.batch_norm(x, None, None, training=True),
 }
 OF_ROWS: dict[str, Change] = {
     "nothing": lambda x: x,
@@ -356,7 +331,6 @@ OF_ROWS: dict[str, Change] = {
     "dropout": functional.dropout,
     "half": lambda x: x / 2,
     "other rows": torch.randn_like,
-    "zeros": torch.zeros_like,
 }
 #: Rows with two flags on rank 0, with one on rank 1: what is made of each row alone is the same for all rows of a rank.
 FLAGS = np.eye(4, dtype=np.float32)[np.arange(60) % 3] + np.where(np.arange(60) % 2 == 0, 1, 0)[:, None] * np.eye(4)[3]
@@ -386,7 +360,6 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 LOSSES: dict[str, Loss] = {
     "sum": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum"),
     "none": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="none"),
-    "sum of some": lambda out, y, w: 2 * functional.cross_entropy(out, y, w, reduction="none")[1:].sum(),
     "smooth": lambda out, y, w: functional.cross_entropy(out, y, w, reduction="sum", label_smoothing=0.1),
     "nll": lambda out, y, w: functional.nll_loss(out.log_softmax(1), y, w, reduction="sum"),
     "labels": lambda out, y, w: functional.binary_cross_entropy_with_logits(

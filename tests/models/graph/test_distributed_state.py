@@ -5,6 +5,7 @@ import io
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ import pytest
 import torch
 from torch.nn import functional
 from torch_geometric import nn
-from typing_extensions import override
 
-from models.graph.layers_of_pyg import seeded
+from models.graph.layers_of_pyg import Net, seeded
 from models.graph.torch_parts import WHOLE, Whole, each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
@@ -101,18 +101,6 @@ def test_two_models_share_a_layer() -> None:
         torch.testing.assert_close(rows, expected)
 
 
-def test_layers_that_were_called_before_forget_other_edges() -> None:
-    """`cached=True`: the normalisation was that of the whole graph's edges, in another order."""
-    layer = nn.GCNConv(8, 3, cached=True).double()
-    expected = layer(WHOLE.x, WHOLE.edge_index).detach()
-
-    def work(part: GraphPart) -> None:
-        out = distribute(copy.deepcopy(layer), part)(part.x, part.edge_index)
-        torch.testing.assert_close(out, expected[part.owned])
-
-    on_parts(WHOLE, PARTS, work)
-
-
 @pytest.mark.parametrize("share", [None, 0.0, 0.5], ids=["missing", "empty", "half"])
 def test_a_file_that_rank_0_has_not_written_yet_is_told_of_the_barrier(tmp_path: Path, share: float | None) -> None:
     """Below torch's error, on every rank but rank 0, which writes; an error of the content has no such line."""
@@ -130,17 +118,15 @@ def test_a_file_that_rank_0_has_not_written_yet_is_told_of_the_barrier(tmp_path:
     assert not remedy_of(caught_other.value, 1)
 
 
-class _Net(torch.nn.Module):
-    def __init__(self, layer: Callable[[int, int], torch.nn.Module]) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = layer(8, 16), torch.nn.BatchNorm1d(16), layer(16, 3)
-
-    @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        return self.last(functional.elu(self.norm(self.first(x, edge_index))), edge_index)
+def _forward(net: Any, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+    return net.last(functional.elu(net.norm(net.first(x, edge_index))), edge_index)
 
 
-NETS = {kind: seeded(lambda kind=kind: _Net(kind), 1)[0] for kind in (nn.GCNConv, nn.GATConv, nn.SAGEConv)}  # type: ignore[misc]
+def _new(kind: Any) -> Net:
+    return Net(_forward, first=kind(8, 16), norm=torch.nn.BatchNorm1d(16), last=kind(16, 3))
+
+
+NETS = {kind: seeded(partial(_new, kind), 1)[0] for kind in (nn.GCNConv, nn.GATConv, nn.SAGEConv)}
 
 
 def _net(kind: Any) -> torch.nn.Module:
@@ -278,21 +264,13 @@ def test_a_compiled_model_is_trained_and_evaluated(part: GraphPart, kind: Any, h
             torch.testing.assert_close(model.train(training)(rows[part.owned], part.edge_index), expected)
 
 
-class _Centred(nn.GCN):  # type: ignore[misc]
-    """A model that is not exact on parts."""
-
-    @override
-    def forward(self, *args: Any, **options: Any) -> torch.Tensor:
-        rows: torch.Tensor = super().forward(*args, **options)
-        return rows - rows.mean(0)
-
-
 @pytest.mark.parametrize("how", HOW[:2])
 @each_part(1)
 def test_a_compiled_model_is_checked(part: GraphPart, how: str) -> None:
     """On one rank what differs is a warning."""
-    with pytest.warns(UserWarning, match="_Centred is not exact on parts"):
-        _compiled(_Centred(8, 4, 2, 3), part, how)(part.x.float(), part.edge_index)
+    centred = Net(lambda net, *given: (rows := net.gcn(*given)) - rows.mean(0), gcn=nn.GCN(8, 4, 2, 3))
+    with pytest.warns(UserWarning, match="Net is not exact on parts"):
+        _compiled(centred, part, how)(part.x.float(), part.edge_index)
 
 
 @pytest.mark.parametrize("kind", [nn.GCN, nn.GAT, nn.GATv2Conv, nn.TransformerConv])

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import nn
-from typing_extensions import override
 
-from models.graph.layers_of_pyg import WIDTH, seeded
+from models.graph.layers_of_pyg import WIDTH, Net, seeded
 from models.graph.torch_parts import WHOLE, Whole, each_part, make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
@@ -73,20 +72,8 @@ def test_rows_of_edges_follow_both_ends_and_how_often_these_come() -> None:
     np.testing.assert_array_equal(torch_edge_keys(ids[0], ids[1], ids[2], keys).numpy(), every)
 
 
-class Net(torch.nn.Module):
-    """Calls *function* with itself, x and the edges; it has a layer that passes messages, and a linear map."""
-
-    part: Any = None
-
-    def __init__(self, function: Callable[..., Any], layer: torch.nn.Module | None = None) -> None:
-        super().__init__()
-        self.function = function
-        self.conv = layer or nn.SAGEConv(WIDTH, CLASSES)
-        self.linear = torch.nn.Linear(WIDTH, WIDTH)
-
-    @override
-    def forward(self, x: Any, edge_index: Any) -> Any:
-        return self.function(self, x, edge_index)
+def _net(function: Callable[..., Any], layer: torch.nn.Module | None = None, kind: type[Net] = Net) -> Net:
+    return kind(function, conv=layer or nn.SAGEConv(WIDTH, CLASSES), linear=torch.nn.Linear(WIDTH, WIDTH))
 
 
 def _along_edges(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
@@ -103,18 +90,18 @@ def _both_ways(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "GCN": lambda: nn.GCN(WIDTH, 16, 2, CLASSES, dropout=0.5, norm="batch"),
     "GAT, loops added": lambda: nn.GAT(WIDTH, 16, 2, CLASSES, heads=2, dropout=0.5),
-    "TransformerConv": lambda: Net(
+    "TransformerConv": lambda: _net(
         lambda net, x, edges: net.conv(x, edges), nn.TransformerConv(WIDTH, 3, heads=2, concat=False, dropout=0.5)),
-    "APPNP, weights of edges": lambda: Net(
+    "APPNP, weights of edges": lambda: _net(
         lambda net, x, edges: net.conv(net.linear(x)[:, :CLASSES], edges), nn.APPNP(3, 0.1, dropout=0.5)),
-    "messages by hand": lambda: Net(_along_edges),
-    "in place": lambda: Net(lambda net, x, edges: net.conv(functional.dropout(net.linear(x), inplace=True), edges)),
-    "a stack, nodes on its second axis": lambda: Net(
+    "messages by hand": lambda: _net(_along_edges),
+    "in place": lambda: _net(lambda net, x, edges: net.conv(functional.dropout(net.linear(x), inplace=True), edges)),
+    "a stack, nodes on its second axis": lambda: _net(
         lambda net, x, edges: net.conv(functional.dropout(torch.stack([x, 2 * x]), 0.5).sum(0), edges)),
-    "all": lambda: Net(lambda net, x, edges: net.conv(functional.dropout(x, p=1.0), edges)),
-    "against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, heads=2, concat=False, dropout=0.5)),
-    "messages against the edges": lambda: Net(_both_ways, nn.GATConv(WIDTH, 3, dropout=0.5, aggr="max")),
-    "weights against the edges": lambda: Net(
+    "all": lambda: _net(lambda net, x, edges: net.conv(functional.dropout(x, p=1.0), edges)),
+    "against the edges": lambda: _net(_both_ways, nn.GATConv(WIDTH, 3, heads=2, concat=False, dropout=0.5)),
+    "messages against the edges": lambda: _net(_both_ways, nn.GATConv(WIDTH, 3, dropout=0.5, aggr="max")),
+    "weights against the edges": lambda: _net(
         lambda net, x, edges: net.conv(net.linear(x)[:, :3], edges.flip(0)), nn.APPNP(3, 0.1, dropout=0.5)),
 }  # fmt: skip
 
@@ -169,25 +156,26 @@ def test_the_curve_does_not_depend_on_the_number_of_ranks(name: str) -> None:
 
 
 class _Entered(Net):
-    def encode(self, x: torch.Tensor, edges: torch.Tensor) -> Any:
-        return self._step(x, edges)
+    def encode(self, *given: torch.Tensor) -> Any:
+        return self._step(*given)
 
     def _step(self, x: torch.Tensor, edges: torch.Tensor) -> Any:
-        return self.conv(functional.dropout(x, 0.5, self.training), edges)
+        return self.conv(functional.dropout(x, 0.5, self.training), edges)  # type: ignore[operator]
 
 
 #: How a script enters a model in other ways than by its forward.
-ENTRIES: dict[str, Callable[[Any], Any]] = {
-    "a module": lambda model: model["one"],
-    "a method": lambda model: model["two"].encode,
-    "a private one": lambda model: model["two"]._step,
+ENTRIES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[Any], Any]]] = {
+    "a module": (lambda: torch.nn.ModuleDict({"one": _model()}), lambda model: model["one"]),
+    "a method": (lambda: _net(_along_edges, kind=_Entered), lambda model: model.encode),
+    "a private method": (lambda: _net(_along_edges, kind=_Entered), lambda model: model._step),
 }
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_what_is_called_in_place_of_the_model_drops_alike(name: str) -> None:
-    model = torch.nn.ModuleDict({"one": _model(), "two": _Entered(_along_edges)})
-    losses = [train(model, size, call=lambda model, *given: ENTRIES[name](model)(*given)) for size in (1, 3)]
+    make, entry = ENTRIES[name]
+    model = make()
+    losses = [train(model, size, call=lambda model, *given: entry(model)(*given)) for size in (1, 3)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-10)
 
 
@@ -219,7 +207,7 @@ CHECKPOINTED: dict[str, Callable[..., Callable[..., torch.Tensor]]] = {
 def test_a_checkpoint_drops_the_same_again(what: str, use_reentrant: bool) -> None:  # noqa: FBT001
     """Backward calls the function again, when the model has gone on to other masks, or does not run at all."""
     inner, call = _model("GAT, loops added"), CHECKPOINTED[what]
-    model = Net(_in_segments, inner) if what == "a part of it" else inner
+    model = _net(_in_segments, inner) if what == "a part of it" else inner
     expected = train(model, 2, call=call(lambda function, *args: function(*args)))
     found = train(model, 2, call=call(partial(checkpoint, use_reentrant=use_reentrant)))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
@@ -265,18 +253,12 @@ def test_the_seed_is_rank_0s_and_of_the_scripts_generator() -> None:
 
 
 @each_part(1)
-def test_a_forward_leaves_the_scripts_generator_alone(part: GraphPart) -> None:
-    model, before = ug.distribute(_model(), part), torch.get_rng_state()
-    model(part.x, part.edge_index)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@each_part(1)
 def test_each_forward_and_each_dropout_drops_others(part: GraphPart) -> None:
-    """And the share that is dropped is the one asked for."""
-    net = Net(lambda _, x, __: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
-    model = ug.distribute(net, part, check=False)
+    """And the share that is dropped is the one asked for. The script's generator is left alone."""
+    net = _net(lambda _, x, __: torch.stack([functional.dropout(x.new_ones(len(x), 500), 0.3) for _ in range(2)]))
+    model, before = ug.distribute(net, part, check=False), torch.get_rng_state()
     masks = [*model(part.x, part.edge_index), *model(part.x, part.edge_index)]
+    assert torch.equal(torch.get_rng_state(), before)
     for at, mask in enumerate(masks):
         assert set(mask.unique().tolist()) == {0.0, 1 / 0.7}
         assert abs((mask > 0).double().mean() - 0.7) < 0.02
@@ -299,7 +281,7 @@ def test_what_each_rank_draws_for_itself_is_told_once(name: str, caplog: pytest.
     function, expected = TOLD[name]
 
     def work(part: GraphPart) -> None:
-        model = ug.distribute(Net(function).double(), part, check=False)
+        model = ug.distribute(_net(function).double(), part, check=False)
         for _ in range(2):
             model(part.x, part.edge_index)
 

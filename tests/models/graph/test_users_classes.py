@@ -17,9 +17,8 @@ import torch_geometric.nn as gnn
 from torch_geometric import utils
 from torch_geometric.nn import ChebConv, LabelPropagation, MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from typing_extensions import override
 
-from models.graph.layers_of_pyg import WIDTH, Case, check_exact, weighted
+from models.graph.layers_of_pyg import WIDTH, Case, Net, check_exact, weighted
 from models.graph.torch_parts import PARTS, UNEVEN, WHOLE, each_part, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.distributed import distribute
@@ -53,7 +52,11 @@ class _Summing(MessagePassing):  # type: ignore[misc]  # PyG ships no types
 
 
 class _Stepping(MessagePassing):  # type: ignore[misc]
-    """Its `edge_update` asks for the nodes' own rows too, and its `update` for the edges."""
+    """Attends with a softmax as PyG's own layers do, without types; its steps ask for the nodes' own rows and edges."""
+
+    def __init__(self) -> None:
+        super().__init__(node_dim=0)
+        self.score = torch.nn.Linear(2 * WIDTH, 1)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
         return self.propagate(edge_index, x=x, weight=self.edge_updater(edge_index, x=x))
@@ -61,25 +64,33 @@ class _Stepping(MessagePassing):  # type: ignore[misc]
     def edge_update(self, x_j: torch.Tensor, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return (x_j * x[index]).sum(1)
 
-    def message(self, x_j: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x_j * weight[:, None]
+    def message(self, x_i, x_j, weight, index, ptr, size_i) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        return weight[:, None] * x_j * utils.softmax(self.score(torch.cat([x_i, x_j], 1)), index, ptr, size_i)
 
     def update(self, aggregated: torch.Tensor, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
         return aggregated + x / (1 + utils.degree(edge_index[0], x.size(0)))[:, None]
 
 
-class _Attention(MessagePassing):  # type: ignore[misc]
-    """Attends with a softmax as PyG's own layers do, without types."""
+class _Encoder(torch.nn.Module):
+    """Has a method of its own that a script calls, and a reset with a number."""
 
     def __init__(self) -> None:
-        super().__init__(node_dim=0)
-        self.score = torch.nn.Linear(2 * WIDTH, 1)
+        super().__init__()
+        self.conv, self.weight = gnn.GCNConv(WIDTH, WIDTH), torch.nn.Parameter(torch.ones(2))
 
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        return self.propagate(edge_index, x=x)
+    def encode(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.conv(x, edge_index) / (1 + utils.degree(edge_index[0], len(x)))[:, None]
 
-    def message(self, x_i, x_j, index, ptr, size_i) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        return x_j * utils.softmax(self.score(torch.cat([x_i, x_j], 1)), index, ptr, size_i)
+    def reset_parameters(self, gain: float, *, bias: float = 0) -> None:
+        torch.nn.init.constant_(self.weight, gain + bias)
+
+
+def _encoded(model: Any, x: torch.Tensor, g: Any) -> Any:
+    return model.encode(x, g.edge_index)
+
+
+def _convolved(model: Any, x: torch.Tensor, g: Any) -> Any:
+    return model.conv(x, g.edge_index)
 
 
 def _corrected(model: Any, x: torch.Tensor, g: Any) -> Any:
@@ -88,8 +99,9 @@ def _corrected(model: Any, x: torch.Tensor, g: Any) -> Any:
 
 
 EXACT: dict[str, Case] = {
-    "steps that ask for edges and own rows": Case(_Stepping),
-    "attention without types": Case(_Attention),
+    "a method": Case(_Encoder, _encoded),
+    "a submodule": Case(_Encoder, _convolved),
+    "attention, steps that ask for edges and own rows": Case(_Stepping),
     "torch's no_grad": Case(lambda: LabelPropagation(2, 0.9), lambda spread, x, g: x * spread(x, g.edge_index)),
     "CorrectAndSmooth": Case(lambda: gnn.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=False), _corrected),
 }
@@ -187,14 +199,10 @@ def test_loops_are_those_of_the_owned_nodes(part: GraphPart, add: Function) -> N
 
 def test_masked_features_are_the_same_on_all_ranks() -> None:
     """A masked column is of all nodes."""
-
-    class Masked(torch.nn.Module):
-        @override
-        def forward(self, x: torch.Tensor) -> Any:
-            return utils.mask_feature(x, 0.5, training=self.training)[1]
+    masked = Net(lambda net, x: utils.mask_feature(x, 0.5, training=net.training)[1])
 
     def work(part: GraphPart) -> torch.Tensor:
-        model = distribute(Masked(), part)
+        model = distribute(copy.deepcopy(masked), part)
         return torch.cat([model(part.x) for _ in range(8)])
 
     first, *others = on_parts(WHOLE, PARTS, work)
@@ -225,30 +233,9 @@ def test_outside_of_a_distributed_model_the_functions_are_pygs() -> None:
     torch.testing.assert_close(gnn.global_mean_pool(WHOLE.x, None)[0], WHOLE.x.mean(0))
 
 
-class _Encoder(torch.nn.Module):
-    """Has a method of its own that a script calls, and a reset with a number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.weight = gnn.GCNConv(WIDTH, WIDTH), torch.nn.Parameter(torch.ones(2))
-
-    def encode(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        return self.conv(x, edge_index) / (1 + utils.degree(edge_index[0], len(x)))[:, None]
-
-    def reset_parameters(self, gain: float, *, bias: float = 0) -> None:
-        torch.nn.init.constant_(self.weight, gain + bias)
-
-
-def test_a_method_and_a_submodule_may_be_called_by_themselves() -> None:
-    """They know the part; `reset_parameters` takes what the user's takes."""
-    alone = _Encoder()
-
-    def work(part: GraphPart) -> None:
-        model: Any = distribute(copy.deepcopy(alone), part)
-        for one, other in ((model.encode, alone.encode), (model.conv, alone.conv)):
-            torch.testing.assert_close(one(part.x, part.edge_index), other(WHOLE.x, WHOLE.edge_index)[part.owned])
-        model.reset_parameters(gain=2, bias=part.rank)
-        assert model.weight.tolist() == [2, 2]
-        assert list(inspect.signature(model.encode).parameters) == ["x", "edge_index"]
-
-    on_parts(WHOLE, PARTS, work)
+@each_part()
+def test_a_model_keeps_its_own_reset_and_signatures(part: GraphPart) -> None:
+    model: Any = distribute(_Encoder(), part)
+    model.reset_parameters(gain=2, bias=part.rank)
+    assert model.weight.tolist() == [2, 2]
+    assert list(inspect.signature(model.encode).parameters) == ["x", "edge_index"]

@@ -40,11 +40,10 @@ class Whole:
         return torch.arange(len(self.x))
 
 
-def make_whole(num_nodes: int = 40, num_edges: int = 140, width: int = 8, seed: int = 0, num_sources: int = 0) -> Whole:
-    """Return a directed graph with loops and duplicates; its first nodes have no edge in, and its last five none."""
+def make_whole(num_nodes: int = 40, num_edges: int = 140, width: int = 8, seed: int = 0) -> Whole:
+    """Return a directed graph with loops, duplicates, and five nodes at its end that have no edge."""
     draw = np.random.default_rng(seed)
     ends = draw.integers(0, num_nodes - 5, (2, num_edges))
-    ends[1][ends[1] < num_sources] += num_sources
     ends = ends[:, np.lexsort(ends)]
     x = draw.standard_normal((num_nodes, width)).astype(np.float32)
     weights = draw.random(num_edges, np.float32) + np.float32(0.5)
