@@ -129,10 +129,6 @@ def _new(kind: Any) -> Net:
 NETS = {kind: seeded(partial(_new, kind), 1)[0] for kind in (nn.GCNConv, nn.GATConv, nn.SAGEConv)}
 
 
-def _net(kind: Any) -> torch.nn.Module:
-    return copy.deepcopy(NETS[kind])
-
-
 def _loss(model: Callable[..., torch.Tensor], part: GraphPart) -> torch.Tensor:
     scores = model(part.x.float(), part.edge_index)[part.train_mask]
     return ug.mean(
@@ -140,97 +136,76 @@ def _loss(model: Callable[..., torch.Tensor], part: GraphPart) -> torch.Tensor:
     )
 
 
-def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+def _begin(kind: Any, part: GraphPart) -> tuple[Any, ...]:
+    """Return a model, its optimizer, its scheduler and its scaler."""
+    model = distribute(copy.deepcopy(NETS[kind]), part, check=kind is nn.GCNConv)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=5e-4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    return model, optimizer, scheduler, torch.amp.GradScaler("cpu", init_scale=8.0)
+
+
+def _steps(
+    training: tuple[Any, ...], part: GraphPart, count: int, *, overflows: bool = False
+) -> tuple[Any, list[float]]:
+    """Return the first gradients, and the losses; the gradients of rank 1 may overflow."""
+    model, optimizer, scheduler, scaler = training
+    gradients: list[torch.Tensor] = []
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = _loss(model, part)
+        torch.autograd.backward(scaler.scale(loss))
+        if overflows and part.rank == 1:
+            next(model.parameters()).grad.fill_(torch.inf)
+        ug.sum_gradients(model, part)
+        scaler.unscale_(optimizer)
+        gradients = gradients or [one.grad.clone() for one in model.parameters()]
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        losses.append(loss.item())
+    return gradients, losses
 
 
 @pytest.mark.parametrize(("kind", "size"), [(nn.GCNConv, 2), (nn.GATConv, 2), (nn.SAGEConv, 2), (nn.GATConv, 1)])
 def test_autocast_and_a_grad_scaler(kind: Any, size: int) -> None:
     """The gradient is the same bits on every rank, and that of one process in float32 but for bfloat16's rounding."""
-    alone = _net(kind)
+    alone = copy.deepcopy(NETS[kind])
     scores = alone(WHOLE.x.float(), WHOLE.edge_index)[WHOLE.train_mask]
     torch.autograd.backward(functional.cross_entropy(scores, WHOLE.y[WHOLE.train_mask]))
-    expected = _gradients(alone)
-
-    def work(part: GraphPart) -> tuple[list[torch.Tensor], list[float]]:
-        model = distribute(_net(kind), part, check=kind is nn.GCNConv)
-        optimizer, scaler = torch.optim.Adam(model.parameters(), lr=0.02), torch.amp.GradScaler("cpu")
-        losses: list[float] = []
-        first: list[torch.Tensor] = []
-        for _ in range(8):
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = _loss(model, part)
-            torch.autograd.backward(scaler.scale(loss))
-            ug.sum_gradients(model, part)
-            scaler.unscale_(optimizer)
-            first = first or _gradients(model)
-            scaler.step(optimizer)
-            scaler.update()
-            losses.append(loss.item())
-        return first, losses
-
+    expected: list[Any] = [one.grad for one in alone.parameters()]
     largest = max(gradient.abs().max() for gradient in expected).item()
-    ranks = on_parts(WHOLE, size, work)
+    ranks = on_parts(WHOLE, size, lambda part: _steps(_begin(kind, part), part, 8))
     assert ranks[0][1][-1] < ranks[0][1][0] * 0.9
-    for found, losses in ranks:
-        assert losses == ranks[0][1]
-        torch.testing.assert_close(found, ranks[0][0], rtol=0, atol=0)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0.03 * largest)
+    for found in ranks:
+        torch.testing.assert_close(found, ranks[0], rtol=0, atol=0)
+        torch.testing.assert_close(found[0], expected, rtol=0, atol=0.03 * largest)
 
 
 @each_part()
 def test_a_gradient_that_overflows_on_one_rank_skips_the_step_of_all(part: GraphPart) -> None:
     """`sum_gradients` stands before `unscale_`, so all ranks see it and halve their scale."""
-    model = distribute(_net(nn.SAGEConv), part)
-    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
-    torch.autograd.backward(scaler.scale(_loss(model, part)))
-    if part.rank == 1:
-        next(gradient for p in model.parameters() if (gradient := p.grad) is not None).fill_(float("inf"))
-    ug.sum_gradients(model, part)
-    scaler.step(optimizer)
-    scaler.update()
+    model, *_, scaler = training = _begin(nn.SAGEConv, part)
+    _steps(training, part, 1, overflows=True)
     assert scaler.get_scale() == 4
-    torch.testing.assert_close(
-        dict(model.named_parameters()), dict(_net(nn.SAGEConv).named_parameters()), rtol=0, atol=0
-    )
-
-
-def _begin(part: GraphPart) -> tuple[Any, ...]:
-    """Return a model, its optimizer and its scheduler."""
-    model = distribute(_net(nn.GATConv), part, check=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=5e-4)
-    return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
-
-
-def _steps(training: tuple[Any, ...], part: GraphPart) -> list[float]:
-    """Return four losses, and the last rate."""
-    model, optimizer, scheduler = training
-    losses = []
-    for _ in range(4):
-        optimizer.zero_grad()
-        loss = _loss(model, part)
-        torch.autograd.backward(loss)
-        ug.sum_gradients(model, part)
-        optimizer.step()
-        scheduler.step()
-        losses.append(loss.item())
-    return losses + scheduler.get_last_lr()  # type: ignore[no-any-return]
+    expected = dict(NETS[nn.SAGEConv].named_parameters())
+    torch.testing.assert_close(dict(model.named_parameters()), expected, rtol=0, atol=0)
 
 
 def test_a_saved_training_goes_on_to_the_same_bits() -> None:
-    """States of all three, read with `weights_only=True`; the model's also loads into one that is not distributed."""
+    """States of all four, read with `weights_only=True`; the model's also loads into one that is not distributed."""
 
     def work(part: GraphPart) -> Any:
-        training, resumed, file = _begin(part), _begin(part), io.BytesIO()
-        _steps(training, part)
+        training, resumed, file = _begin(nn.GATConv, part), _begin(nn.GATConv, part), io.BytesIO()
+        _steps(training, part, 4)
         torch.save([one.state_dict() for one in training], file)
         file.seek(0)
         states = torch.load(file, weights_only=True)
         for one, state in zip(resumed, states, strict=True):
             one.load_state_dict(state)
-        assert _steps(resumed, part) == _steps(training, part)
-        _net(nn.GATConv).load_state_dict(states[0])
+        assert _steps(resumed, part, 4)[1] == _steps(training, part, 4)[1]
+        copy.deepcopy(NETS[nn.GATConv]).load_state_dict(states[0])
         return states[0]
 
     first, second = on_parts(WHOLE, 2, work)

@@ -46,31 +46,21 @@ from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.refusals import CLASSES
 
 PAGE = Path(__file__).parents[3] / "docs" / "graph-layers.md"
-AGGREGATIONS: list[Any] = [
-    [MedianAggregation(), QuantileAggregation(0.3), "max"], ["median", "softmax", "powermean"],
-]  # fmt: skip
 pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU version of `SplineConv`")
-@pytest.mark.parametrize("name", CASES)
-def test_a_convolution_is_exact_on_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows and all gradients are those of PyG in one process, to 1e-10 in float64."""
+@pytest.mark.parametrize(("case", "owner"), [
+    *((case, None) for case in CASES.values()),
+    *((CASES[name], UNEVEN) for name in ("GATConv", "GCNConv", "CGConv", "TAGConv", "PNAConv")),
+    (Case(lambda: nn.SAGEConv(WIDTH, 4, aggr=[MedianAggregation(), QuantileAggregation(0.3), "max"])), UNEVEN),
+    (Case(lambda: nn.SAGEConv(WIDTH, 4, aggr=["median", "softmax", "powermean"])), UNEVEN),
+], ids=[*CASES, *(f"a part without edges {place}" for place in range(7))])  # fmt: skip
+def test_a_convolution_is_exact_on_parts(case: Case, owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and all gradients are those of PyG in one process; PyG's quantiles fail where the first node has no edge."""
     monkeypatch.setattr(spline_conv, "spline_basis", spline_basis)  # pyg-lib is not installed
     monkeypatch.setattr(spline_conv, "spline_weighting", spline_weighting)
-    check_exact(CASES[name])
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        *(CASES[name] for name in ("GATConv", "GCNConv", "CGConv", "TAGConv", "PNAConv")),
-        *(Case(partial(nn.SAGEConv, WIDTH, 4, aggr=aggr)) for aggr in AGGREGATIONS),
-    ],
-)
-def test_a_part_without_edges_is_exact(case: Case) -> None:
-    """Also for the check, which runs there too; PyG's own quantiles fail where the first node has no edge."""
-    check_exact(case, UNEVEN)
+    check_exact(case, owner)
 
 
 @pytest.mark.parametrize("name", BY_NUMBERS)
@@ -177,16 +167,6 @@ class _Cube(torch.autograd.Function):
 cube: Any = _Cube.apply
 
 
-def _samples(layer: Any, x: torch.Tensor, g: Any) -> Any:
-    """Two times three samples of features stand before the nodes: (2, 3, nodes, width)."""
-    samples = torch.stack([x, x.sin(), 2 * x, x * x, x + 1, -x]).reshape(2, 3, *x.shape)
-    return weighted(layer, samples, g).movedim(-2, 0)
-
-
-def _pair(layer: Any, x: torch.Tensor, g: Any) -> Any:
-    return layer((x, x.tanh()), g.edge_index)
-
-
 def _changed(make: Callable[[], Any], change: Callable[[Any], object], call: Any = Case.call) -> Case:
     """Return a layer that is changed when it is made."""
 
@@ -230,8 +210,8 @@ SUMS: dict[str, Case] = {
     "small whole numbers of each edge": _of(
         lambda _, rows, weight: (small := (100 * weight).to(torch.uint8)[:, None]) * (rows * small)),
     "whole numbers of each edge": _of(lambda _, rows, weight: torch.mul(rows, weight.long()[:, None])),
-    "samples": Case(lambda: nn.GraphConv(WIDTH, 4), _samples),
-    "samples, mean": Case(lambda: nn.SimpleConv(aggr="mean"), _samples),
+    "samples": Case(lambda: nn.GraphConv(WIDTH, 4), lambda layer, x, g: weighted(
+        layer, torch.stack([x, x.sin(), 2 * x, x * x]).view(2, 2, *x.shape), g).movedim(-2, 0)),
     "gat": _attention(GATConv),
     "gat, the mean of heads": _attention(GATConv, heads=4, concat=False, bias=False),
     "gat, residual": _attention(GATConv, residual=True, negative_slope=0.1),
@@ -272,7 +252,6 @@ MESSAGES: dict[str, Case] = {
         lambda layer, x, g: weighted(layer, x.clone().requires_grad_(), g) + x),
     "a dropout that is off": _of(lambda _, rows, __: torch.dropout(rows, 0.5, False)),
     "a function of the user's": _of(lambda _, rows, weight: cube(rows * weight[:, None])),
-    "the function of a write": _of(lambda _, rows, weight: cube(rows.mul_(weight[:, None]))),
     "the function and a sum": _of(lambda _, rows, weight: cube(product := rows * weight[:, None]) + product + rows),
     "a checkpoint": _of(lambda _, rows, weight: checkpoint(
         lambda x: x * weight[:, None] + x.sin(), rows, use_reentrant=False)),
@@ -281,19 +260,13 @@ MESSAGES: dict[str, Case] = {
     "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
     "gat, a hook": _changed(GAT, lambda layer: layer.register_edge_update_forward_hook(_tripled)),
     "gat, a hook on lin": _changed(GAT, lambda gat: gat.lin.register_forward_hook(_tripled)),
-    "gat, a hook on lin_edge": _changed(
-        partial(GAT, edge_dim=E), lambda gat: gat.lin_edge.register_forward_hook(_tripled), attributed),
-    "gat, edge features, max": _attention(GATConv, edge_dim=E, fill_value="max"),
     "gat, a learned fill_value": _attention(
         GATConv, heads=1, edge_dim=E, fill_value=torch.nn.Parameter(torch.ones(3))),
     "gat, a pair of rows": Case(GAT, lambda layer, x, g: layer((x, x), g.edge_index)),
     "gat, weights returned": Case(GAT, lambda layer, x, g: layer(x, g.edge_index, return_attention_weights=True)[0]),
     "gat, other edges": Case(GAT, lambda layer, x, g: layer(x, g.edge_index.clone())),
-    "gatv2, a pair of widths": Case(lambda: GATv2Conv((WIDTH, WIDTH), 3), _pair),
-    "gatv2, another aggregation": _attention(GATv2Conv, aggr="max"),
-    "transformer, a pair of widths": Case(lambda: TransformerConv((WIDTH, WIDTH), 3), _pair),
-    "transformer, features without a map": Case(
-        lambda: TransformerConv(WIDTH, E), lambda layer, x, g: layer(x, g.edge_index, g.edge_attr.view(-1, 1, E))),
+    "gatv2, a pair of widths": Case(
+        lambda: GATv2Conv((WIDTH, WIDTH), 3), lambda layer, x, g: layer((x, x.tanh()), g.edge_index)),
 }  # fmt: skip
 
 
@@ -358,22 +331,6 @@ def test_edges_in_another_order_are_the_same_graph(part: Any) -> None:
     shuffled = replace(part, edge_index=part.edge_index[:, order], edge_attr=part.edge_attr[order])
     for layer in (ug.SAGEConv(WIDTH, 4), ug.GATConv(WIDTH, 4, add_self_loops=False, edge_dim=3).double()):
         torch.testing.assert_close(layer(part.x, shuffled), layer(part.x, part), rtol=0, atol=1e-12)
-
-
-@each_part()
-def test_second_derivatives_are_exact(part: GraphPart) -> None:
-    """Of sums; attention needs messages for them, and its error says how to get them."""
-
-    def second(layer: Any, edge_index: torch.Tensor) -> torch.Tensor:
-        x = part.x.clone().requires_grad_()
-        (grad,) = torch.autograd.grad(layer(x, edge_index).pow(3).sum(), x, create_graph=True)
-        return torch.autograd.grad(grad.pow(2).sum(), x)[0]
-
-    sage, gat, copied = distribute(SAGE(), part), distribute(GAT(), part), part.edge_index.clone()
-    torch.testing.assert_close(second(sage, part.edge_index), second(sage, copied), rtol=0, atol=1e-9)
-    with pytest.raises(RuntimeError, match=r"part\.edge_index\.clone\(\)"):
-        second(gat, part.edge_index)
-    assert second(gat, copied).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
