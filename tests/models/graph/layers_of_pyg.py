@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch_geometric import nn
+from torch_geometric.nn.conv import spline_conv
 from typing_extensions import override
 
 from models.graph.torch_parts import WHOLE, Whole, on_parts
@@ -23,7 +24,7 @@ class Case:
     """One layer: what makes it, and what calls it with rows and a graph or a part; by default with rows and edges."""
 
     make: Callable[[], Layer]
-    call: Callable[[Layer, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
+    call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
 
 
 class Net(torch.nn.Module):
@@ -127,7 +128,7 @@ def _of_one_type(layer: Any, x: torch.Tensor, g: Any) -> Any:
 
 
 W, E = WIDTH, EDGE_WIDTH
-#: The classes that can be tried, by name; of SplineConv with `spline_basis` and `spline_weighting` below.
+#: The classes that can be tried, by name.
 CASES: dict[str, Case] = {
     "SimpleConv": Case(nn.SimpleConv, weighted),
     "GCNConv": Case(lambda: nn.GCNConv(W, W), weighted),
@@ -219,3 +220,7 @@ def spline_basis(pseudo: torch.Tensor, kernel_size: torch.Tensor, is_open_spline
 def spline_weighting(x: torch.Tensor, weight: torch.Tensor, basis: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return each row of *x* times the sum of its matrices, as pyg-lib's function of this name. (num_edges, out)"""
     return torch.einsum("es,ei,esio->eo", basis, x, weight[index])
+
+
+if spline_conv.spline_basis is None:  # pyg-lib is not installed
+    spline_conv.spline_basis, spline_conv.spline_weighting = spline_basis, spline_weighting

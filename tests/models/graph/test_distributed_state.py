@@ -59,10 +59,10 @@ def _ring() -> Whole:
     return replace(WHOLE, graph=replace(WHOLE.graph, **edges._asdict()))
 
 
-def _with(rows: torch.Tensor) -> torch.nn.Module:
-    module = torch.nn.Module()
-    module.register_buffer("pe", rows)
-    return module
+def _with(rows: torch.Tensor) -> Net:
+    model = Net(_forward)
+    model.register_buffer("pe", rows)
+    return model
 
 
 @each_part(PARTS, whole=_ring(), owner=np.arange(40) // 20)
@@ -76,8 +76,10 @@ def test_rows_of_a_part_in_a_model_are_refused(part: GraphPart) -> None:
         distribute(_with(torch.ones_like(rows)), part)
     with pytest.raises(SpecError, match=f"a row for each of this rank's 20 nodes or {num_edges} edges"):
         distribute(torch.nn.Embedding(part.num_owned, 8), part)
+    weighted = Net(_forward)
+    weighted.register_parameter("edge_weight", torch.nn.Parameter(torch.ones(num_edges)))
     with pytest.raises(SpecError, match=r"edge_weight has a row.*Embedding\(num_edges, width\).*part.edge_ids"):
-        distribute(torch.nn.ParameterDict({"edge_weight": torch.ones(num_edges)}), part)
+        distribute(weighted, part)
 
 
 def test_two_models_share_a_layer() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def _nodes(part: GraphPart) -> torch.Tensor:
     return ug.halo(part.owned, part)
 
 
-TYPES = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.int64, torch.bool]
+TYPES = [torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -110,20 +111,6 @@ def test_a_gradient_that_two_models_share_is_summed_once(caplog: pytest.LogCaptu
 
     on_parts(WHOLE, PARTS, work)
     assert "sum_gradients" in caplog.text
-
-
-@pytest.mark.parametrize("size", [1, PARTS])
-def test_a_mean_of_16_bit_losses_does_not_overflow(size: int) -> None:
-    """Their sum does; torch's own mean adds them in float32."""
-
-    def work(part: GraphPart) -> None:
-        losses = torch.full((300,), 500.0, dtype=torch.float16, requires_grad=True)
-        loss = ug.mean(losses, 300 * size, part)
-        (gradient,) = torch.autograd.grad(loss, losses)
-        assert (loss.dtype, gradient.dtype, loss.item()) == (torch.float16, torch.float16, 500)
-        assert gradient.double().sum().item() == pytest.approx(1 / size, rel=1e-3)
-
-    on_parts(WHOLE, size, work)
 
 
 def test_dropout_does_not_depend_on_the_parts() -> None:
@@ -282,27 +269,26 @@ def _pna(degrees: torch.Tensor) -> Any:
 
 
 BACK = r"a part holds the edges into its nodes: .* edge_index\.flip\(0\)"
+SAGE = partial(nn.SAGEConv, 8, 8)
 MATRIX, ROWS = r"expected part\.edge_index", r"\(3, 8\): expected num_owned = \d+ rows"
 #: What a script does, and what is said of it; "" is what a refusal proposes.
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a pool": (lambda p: _on(nn.TopKPooling(8), p), "TopKPooling"),
     "LINKX": (lambda p: _on(nn.LINKX(40, 8, 8, 3, 2), p), "SparseLinear .*: take SimpleConv"),
-    "LSTM": (lambda p: _on(nn.SAGEConv(8, 8, aggr="lstm"), p), r"aggr_module \(LSTMAggregation\)"),
-    "flow": (lambda p: _on(nn.SAGEConv(8, 8, flow="target_to_source"), p), "expected flow='source_to_target'"),
+    "LSTM": (lambda p: _on(SAGE(aggr="lstm"), p), r"aggr_module \(LSTMAggregation\)"),
+    "flow": (lambda p: _on(SAGE(flow="target_to_source"), p), "expected flow='source_to_target'"),
     "no width": (lambda p: _on(nn.SAGEConv(-1, 8), p), "number of input columns"),
     "a scale": (lambda p: _on(nn.CorrectAndSmooth(2, 0.5, 2, 0.5), p), "take autoscale=False"),
     "no halo": (lambda p: _on(Net(_plain), p), r"ug.torch.halo\(rows, part\)\[edge_index\[0\]\]"),
     "edges into halo nodes": (lambda p: _both_ways(nn.SAGEConv(8, 4), p), BACK),
     "edges into halo nodes, attention": (lambda p: _both_ways(nn.GATConv(8, 4), p), BACK),
-    "loops of halo nodes": (
-        lambda p: _on(nn.SAGEConv(8, 8), p, p.x, utils.add_self_loops(p.edge_index)[0]), r"num_nodes=part\.num_owned"),
+    "loops of halo nodes": (lambda p: _on(SAGE(), p, p.x, utils.add_self_loops(p.edge_index)[0]), r"=part\.num_owned"),
     "a matrix, degrees": (lambda p: _with_matrix(nn.GCNConv(8, 4), p), MATRIX),
     "a matrix, attention": (lambda p: _with_matrix(nn.GATConv(8, 4), p), MATRIX),
     "a matrix, Laplacian": (lambda p: _with_matrix(nn.ChebConv(8, 4, K=2), p), MATRIX),
-    "sparse edges": (lambda p: _on(nn.SAGEConv(8, 8), p, p.x, EdgeIndex(p.edge_index)), "EdgeIndex"),
-    "rows with halo": (
-        lambda p: _on(nn.SAGEConv(8, 8), p, ug.halo(p.x, p), p.edge_index), "fetches the halo rows by itself"),
-    "a second time": (lambda p: distribute(distribute(nn.SAGEConv(8, 8), p), p), "distributed already"),
+    "sparse edges": (lambda p: _on(SAGE(), p, p.x, EdgeIndex(p.edge_index)), "EdgeIndex"),
+    "rows with halo": (lambda p: _on(SAGE(), p, ug.halo(p.x, p), p.edge_index), "fetches the halo rows by itself"),
+    "a second time": (lambda p: distribute(distribute(SAGE(), p), p), "distributed already"),
     "a batch": (lambda p: _on(nn.GraphNorm(8), p, p.x, p.y * 0), "batch"),
     "no ids": (lambda p: _on(nn.RGCNConv(40, 4, 3), p, None, p.edge_index, kinds(p)), "expected x=part.owned"),
     "ids of another": (

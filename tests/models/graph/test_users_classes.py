@@ -85,22 +85,14 @@ class _Encoder(torch.nn.Module):
         torch.nn.init.constant_(self.weight, gain + bias)
 
 
-def _encoded(model: Any, x: torch.Tensor, g: Any) -> Any:
-    return model.encode(x, g.edge_index)
-
-
-def _convolved(model: Any, x: torch.Tensor, g: Any) -> Any:
-    return model.conv(x, g.edge_index)
-
-
 def _corrected(model: Any, x: torch.Tensor, g: Any) -> Any:
     given = g.y[g.train_mask], g.train_mask, g.edge_index, g.edge_weight
     return x[:, :3] * model.smooth(model.correct(x[:, :3].softmax(1), *given), *given)
 
 
 EXACT: dict[str, Case] = {
-    "a method": Case(_Encoder, _encoded),
-    "a submodule": Case(_Encoder, _convolved),
+    "a method": Case(_Encoder, lambda model, x, g: model.encode(x, g.edge_index)),
+    "a submodule": Case(_Encoder, lambda model, x, g: model.conv(x, g.edge_index)),
     "attention, steps that ask for edges and own rows": Case(_Stepping),
     "torch's no_grad": Case(lambda: LabelPropagation(2, 0.9), lambda spread, x, g: x * spread(x, g.edge_index)),
     "CorrectAndSmooth": Case(lambda: gnn.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=False), _corrected),
@@ -131,17 +123,13 @@ def _sum_of(change: Function) -> Callable[[GraphPart], Any]:
     return lambda p: distribute(_Summing(change), p, check=False)(p.x, p.edge_index)
 
 
-def _method(make: Function, call: Function) -> Callable[[GraphPart], Any]:
-    return lambda p: call(distribute(make(), p), p)
-
-
+distributed: Function = distribute
 OVER_ALL_NODES: dict[str, tuple[Callable[[GraphPart], Any], str]] = {
     "a method": (
-        _method(lambda: gnn.models.RECT_L(8, 4), lambda rect, p: rect.get_semantic_labels(p.x, p.y, p.train_mask)),
+        lambda p: distributed(gnn.models.RECT_L(8, 4), p).get_semantic_labels(p.x, p.y, p.train_mask),
         "RECT_L.get_semantic_labels: it takes means over this rank's nodes"),
     "a loss of edges": (
-        _method(lambda: gnn.GAE(gnn.GCN(8, 8, 2)), lambda gae, p: gae.recon_loss(p.x, p.edge_index)),
-        "GAE.recon_loss: it is"),
+        lambda p: distributed(gnn.GAE(gnn.GCN(8, 8, 2)), p).recon_loss(p.x, p.edge_index), "GAE.recon_loss: it is"),
     "a largest degree": (
         _sum_of(lambda x, e: (e, utils.degree(e[0], len(x)).max() * x[e[1], 0])),
         r"degree\(...\).max\(\) is of this rank's"),
