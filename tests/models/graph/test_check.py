@@ -247,7 +247,6 @@ def _bundled(net: Any, rows: Any, data: Data, sides: Any, edges: torch.Tensor, c
 #: A form, what it is given, and the model's type.
 FORMS: dict[str, tuple[Callable[..., Any], Callable[[GraphPart], tuple[Any, ...]], torch.dtype]] = {
     "a mask": (_masked, lambda part: _rows(part, part.train_mask), torch.float32),
-    "all nodes but one": (_masked, lambda part: _rows(part, part.owned > part.owned.min()), torch.float32),
     "bfloat16": (_in_16_bits, _rows, torch.bfloat16),
     "float16": (_in_16_bits, _rows, torch.float16),
     "anything made of tensors": (_bundled, _bundle, torch.float32),

@@ -37,25 +37,18 @@ def _on_part(layer: Any, x: torch.Tensor, part: Any) -> Any:
     return layer(x, part)
 
 
-def _check(kind: Any, out: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("kind", "options", "out", "hosts"), [
+    *((GATConv, options, OUT, 1) for options in GATS),
+    *((SAGEConv, options, out, hosts) for options in SAGES for out, hosts in ((OUT, 1), (OUT, 2), (2 * WIDTH, 2))),
+], ids=str)  # fmt: skip
+def test_a_layer_is_pygs(kind: Any, options: Any, out: int, hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By halo rows, and SAGE on several hosts by rows or partial sums; to rows that are narrower or wider."""
+    if hosts == 2:
+        monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
     call = attributed if "edge_dim" in options else Case.call
     theirs = Case(lambda: getattr(pyg, kind.__name__)(WIDTH, out, **options), call)
     for owner in (np.zeros(40), FOUR):
         check_exact(theirs, owner, ours=Case(lambda: kind(WIDTH, out, **options), _on_part))
-
-
-@pytest.mark.parametrize("options", GATS, ids=str)
-def test_gat_is_pygs(options: dict[str, Any]) -> None:
-    _check(GATConv, OUT, options)
-
-
-@pytest.mark.parametrize("options", SAGES, ids=str)
-@pytest.mark.parametrize(("out", "hosts"), [(OUT, 1), (OUT, 2), (2 * WIDTH, 2)])
-def test_sage_is_pygs(options: dict[str, Any], out: int, hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By halo rows, and on several hosts by rows or partial sums; to rows that are narrower or wider."""
-    if hosts == 2:
-        monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
-    _check(SAGEConv, out, options)
 
 
 @pytest.mark.parametrize(("dtype", "factor", "near"), [(torch.float32, 1, 2e-5), (torch.float64, 1e4, 1e-10)])

@@ -24,10 +24,7 @@ def _nodes(part: GraphPart) -> torch.Tensor:
     return ug.halo(part.owned, part)
 
 
-TYPES = [torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
-
-
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool])
 @each_part()
 def test_rows_of_any_type_arrive(part: GraphPart, dtype: torch.dtype) -> None:
     """In the halo and on rank 0, also of a view that is conjugated when it is read; the next exchange changes none."""

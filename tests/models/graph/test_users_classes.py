@@ -72,8 +72,6 @@ class _Stepping(MessagePassing):  # type: ignore[misc]
 
 
 class _Encoder(torch.nn.Module):
-    """Has a method of its own that a script calls, and a reset with a number."""
-
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.weight = gnn.GCNConv(WIDTH, WIDTH), torch.nn.Parameter(torch.ones(2))
