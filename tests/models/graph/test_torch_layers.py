@@ -239,10 +239,10 @@ MESSAGES: dict[str, Case] = {
 
 def num_aggregations(case: Case) -> int:
     """Return how often PyG aggregates messages in two calls of the layer on each part."""
-    calls: list[Any] = []
+    calls, layers = [], [case.make() for _ in range(PARTS)]
 
     def work(part: GraphPart) -> None:
-        layer = distribute(case.make(), part, check=False)  # the check makes PyG's messages on its small graph
+        layer = distribute(layers[part.rank], part, check=False)  # the check makes PyG's messages on its small graph
         for _ in range(2):
             case.call(layer, part.x, part)
 
