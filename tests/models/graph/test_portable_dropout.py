@@ -226,7 +226,7 @@ def test_a_state_that_is_saved_goes_on() -> None:
 
 
 def test_the_seed_is_rank_0s_and_of_the_scripts_generator() -> None:
-    """`distribute` draws it, and a forward nothing. What is no state, or of no distributed model, is refused."""
+    """`distribute` draws it. What is no state, or of no distributed model, is refused."""
     with pytest.raises(SpecError, match="the model is not distributed"):
         ug.dropout_state(_model())
 
