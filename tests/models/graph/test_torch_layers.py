@@ -227,8 +227,7 @@ MESSAGES: dict[str, Case] = {
     "gat, a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
     "gat, a hook": _changed(GAT, lambda layer: layer.register_edge_update_forward_hook(_tripled)),
     "gat, a hook on lin": _changed(GAT, lambda gat: gat.lin.register_forward_hook(_tripled)),
-    "gat, a learned fill_value": _attention(
-        GATConv, heads=1, edge_dim=E, fill_value=torch.nn.Parameter(torch.ones(3))),
+    "gat, a learned fill_value": _attention(GATConv, heads=1, edge_dim=E, fill_value=torch.nn.Parameter(torch.ones(3))),
     "gat, a pair of rows": Case(GAT, lambda layer, x, g: layer((x, x), g.edge_index)),
     "gat, weights returned": Case(GAT, lambda layer, x, g: layer(x, g.edge_index, return_attention_weights=True)[0]),
     "gat, other edges": Case(GAT, lambda layer, x, g: layer(x, g.edge_index.clone())),

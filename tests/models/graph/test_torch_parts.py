@@ -67,7 +67,7 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
 
     def work(part: GraphPart) -> float:
         value, count = (part.x.sum() * 1.0).requires_grad_(), part.num_nodes
-        loss, mean = (part.x.clone().requires_grad_() * 1.0).sum(), ug.mean(value, count, part)
+        loss, mean = (part.x.clone().requires_grad_() * 2.0).sum() * 0.5, ug.mean(value, count, part)
         torch.autograd.backward(mean)
         torch.autograd.backward(loss)
         assert value.grad == 1 / 40
@@ -84,8 +84,8 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
 def test_gradients_are_summed_where_some_ranks_have_none(part: GraphPart) -> None:
     """A parameter that no rank used keeps None, as in one process. Bools are counted, as torch's own sum does."""
     used, some, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
-    half = torch.nn.Parameter(torch.ones(3, dtype=torch.float32))
-    used.grad, half.grad = torch.full((2,), part.rank + 1.0), torch.ones(3, dtype=torch.float32)
+    half = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+    used.grad, half.grad = torch.full((2,), part.rank + 1.0), torch.ones_like(half)
     some.grad = torch.tensor([5.0, 7.0]) if part.rank == 1 else None
     ug.sum_gradients([used, some, unused, half], part)
     found = [p.grad if p.grad is None else p.grad.tolist() for p in (used, some, unused, half)]

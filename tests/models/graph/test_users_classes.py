@@ -131,10 +131,10 @@ OVER_ALL_NODES: dict[str, tuple[Callable[[GraphPart], Any], str]] = {
     "a largest degree": (
         _sum_of(lambda x, e: (e, utils.degree(e[0], len(x)).max() * x[e[1], 0])),
         r"degree\(...\).max\(\) is of this rank's"),
-    "edges and those back": (
-        _sum_of(lambda _, e: utils.dropout_edge(e, force_undirected=True)), "an edge and the one back"),
-    "edges and those back, the older": (
-        _sum_of(lambda _, e: utils.dropout_adj(e, force_undirected=True)), "an edge and the one back"),
+    "no number of nodes": (_sum_of(lambda _, e: (e, utils.degree(e[0])[e[1]])), "num_nodes is not given"),
+    "another number of nodes": (_sum_of(lambda _, e: (e, utils.degree(e[0], 7)[e[1]])), "degree: num_nodes=7"),
+    "dropout_edge": (_sum_of(lambda _, e: utils.dropout_edge(e, force_undirected=True)), "an edge and the one back"),
+    "dropout_adj": (_sum_of(lambda _, e: utils.dropout_adj(e, force_undirected=True)), "an edge and the one back"),
 }  # fmt: skip
 
 
