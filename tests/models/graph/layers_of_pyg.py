@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch_geometric import nn
+from torch_geometric.nn.conv import spline_conv
+from typing_extensions import override
 
 from models.graph.torch_parts import WHOLE, Whole, on_parts
 from unilaunch_graph.torch import gather, sum_gradients
@@ -19,15 +21,27 @@ Layer = torch.nn.Module
 
 @dataclass(frozen=True)
 class Case:
-    """One layer.
-
-    Attributes:
-        make: Makes it.
-        call: Calls it with a layer, rows, and a graph or a part; by default with rows and edge_index.
-    """
+    """One layer: what makes it, and what calls it with rows and a graph or a part; by default with rows and edges."""
 
     make: Callable[[], Layer]
-    call: Callable[[Layer, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
+    call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
+
+
+class Net(torch.nn.Module):
+    """A user's model: its forward is *function* of itself and what it is given, and it has *modules*."""
+
+    part: Any = None
+
+    def __init__(self, function: Callable[..., Any], **modules: Layer) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    @override
+    def forward(self, *given: Any) -> Any:
+        """Return what *function* returns."""
+        return self.function(self, *given)
 
 
 def seeded(make: Callable[[], Layer], count: int) -> list[Layer]:
@@ -54,9 +68,8 @@ def check_exact(
 ) -> None:  # fmt: skip
     """Compare parts with one process in float64: rows, all gradients, and buffers.
 
-    There are *size* parts, or as many as *owner* names. *learned* names arrays of the edges that have a gradient too.
-    *ours* is a layer that takes a part by itself, and has the weights of the other one. The check by numbers takes most
-    of the time: *check* is False where another test shows that it lets such a layer through.
+    *owner* names the parts, or there are *size*. *learned* names arrays of the edges that have a gradient too. *ours*
+    is a layer that takes a part by itself. *check* is False where another test shows that the check lets it through.
     """
     size = size if owner is None else int(owner.max()) + 1
     (alone,), layers = seeded(case.make, 1), seeded((ours or case).make, size)
@@ -79,10 +92,6 @@ def check_exact(
         torch.testing.assert_close(found, expected, rtol=0, atol=near)
 
 
-def _mlp(width: int = WIDTH, out: int = WIDTH) -> Layer:
-    return torch.nn.Sequential(torch.nn.Linear(width, out), torch.nn.ReLU(), torch.nn.Linear(out, out))
-
-
 def weighted(layer: Any, x: torch.Tensor, g: Any) -> Any:
     """Call with the edges' weights."""
     return layer(x, g.edge_index, g.edge_weight)
@@ -98,8 +107,16 @@ def kinds(g: Any) -> Any:
     return g.edge_attr.argmax(1)
 
 
+def _mlp(width: int = WIDTH, out: int = WIDTH) -> Layer:
+    return torch.nn.Sequential(torch.nn.Linear(width, out), torch.nn.ReLU(), torch.nn.Linear(out, out))
+
+
 def _typed(layer: Any, x: torch.Tensor, g: Any) -> Any:
     return layer(x, g.edge_index, kinds(g))
+
+
+def _placed(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    return layer(x, x[:, :3], g.edge_index)
 
 
 #: Nodes of one type, and edges of one.
@@ -110,9 +127,8 @@ def _of_one_type(layer: Any, x: torch.Tensor, g: Any) -> Any:
     return layer({"paper": x}, {TYPES[1][0]: g.edge_index})["paper"]
 
 
-W = WIDTH
-E = EDGE_WIDTH
-#: The classes that can be tried, by name; of SplineConv with `spline_basis` and `spline_weighting` below.
+W, E = WIDTH, EDGE_WIDTH
+#: The classes that can be tried, by name.
 CASES: dict[str, Case] = {
     "SimpleConv": Case(nn.SimpleConv, weighted),
     "GCNConv": Case(lambda: nn.GCNConv(W, W), weighted),
@@ -136,60 +152,38 @@ CASES: dict[str, Case] = {
     "RGCNConv": Case(lambda: nn.RGCNConv(W, W, num_relations=E, num_bases=2), _typed),
     "FastRGCNConv": Case(lambda: nn.FastRGCNConv(W, W, num_relations=E), _typed),
     "RGATConv": Case(
-        lambda: nn.RGATConv(W, W, num_relations=E, edge_dim=E),
-        lambda layer, x, g: layer(x, g.edge_index, kinds(g), g.edge_attr),
-    ),
-    "SignedConv": Case(
-        lambda: nn.SignedConv(W, W, first_aggr=True),
-        lambda layer, x, g: layer(x, g.edge_index[:, kinds(g) == 0], g.edge_index[:, kinds(g) != 0]),
-    ),
-    "DNAConv": Case(
-        lambda: nn.DNAConv(W, heads=2), lambda layer, x, g: layer(torch.stack([x, x.tanh()], 1), g.edge_index)
-    ),
-    "PointNetConv": Case(
-        lambda: nn.PointNetConv(_mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
-    ),
+        lambda: nn.RGATConv(W, W, E, edge_dim=E), lambda conv, x, g: conv(x, g.edge_index, kinds(g), g.edge_attr)),
+    "SignedConv": Case(lambda: nn.SignedConv(W, W, first_aggr=True), lambda layer, x, g: layer(
+        x, g.edge_index[:, kinds(g) == 0], g.edge_index[:, kinds(g) != 0])),
+    "DNAConv": Case(lambda: nn.DNAConv(W, heads=2), lambda layer, x, g: layer(
+        torch.stack([x, x.tanh()], 1), g.edge_index)),
+    "PointNetConv": Case(lambda: nn.PointNetConv(_mlp(W + 3), _mlp()), _placed),
     "GMMConv": Case(lambda: nn.GMMConv(W, W, dim=E, kernel_size=2), attributed),
     "NNConv": Case(lambda: nn.NNConv(W, W, _mlp(E, W * W)), attributed),
     "CGConv": Case(lambda: nn.CGConv(W, dim=E, batch_norm=True), attributed),
     "EdgeConv": Case(lambda: nn.EdgeConv(_mlp(2 * W))),
     "PPFConv": Case(
-        lambda: nn.PPFConv(_mlp(W + 4), _mlp()), lambda layer, x, g: layer(x, x[:, :3], x[:, 3:6], g.edge_index)
-    ),
+        lambda: nn.PPFConv(_mlp(W + 4), _mlp()), lambda layer, x, g: layer(x, x[:, :3], x[:, 3:6], g.edge_index)),
     "FeaStConv": Case(lambda: nn.FeaStConv(W, W, heads=2)),
-    "PointTransformerConv": Case(
-        lambda: nn.PointTransformerConv(W, W), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
-    ),
+    "PointTransformerConv": Case(lambda: nn.PointTransformerConv(W, W), _placed),
     "LEConv": Case(lambda: nn.LEConv(W, W), weighted),
-    "PNAConv": Case(
-        lambda: nn.PNAConv(W, W, ["mean", "max", "std"], ["identity", "amplification"], torch.arange(1, 9), edge_dim=E),
-        attributed,
-    ),
+    "PNAConv": Case(lambda: nn.PNAConv(
+        W, W, ["mean", "max", "std"], ["identity", "amplification"], torch.arange(1, 9), edge_dim=E), attributed),
     "ClusterGCNConv": Case(lambda: nn.ClusterGCNConv(W, W, diag_lambda=0.5)),
     "GENConv": Case(
-        lambda: nn.GENConv(W, W, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=E), attributed
-    ),
-    "GCN2Conv": Case(
-        lambda: nn.GCN2Conv(W, alpha=0.1, theta=0.5, layer=1),
-        lambda layer, x, g: layer(x, x.tanh(), g.edge_index, g.edge_weight),
-    ),
+        lambda: nn.GENConv(W, W, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=E), attributed),
+    "GCN2Conv": Case(lambda: nn.GCN2Conv(W, alpha=0.1, theta=0.5, layer=1), lambda layer, x, g: layer(
+        x, x.tanh(), g.edge_index, g.edge_weight)),
     "WLConvContinuous": Case(nn.WLConvContinuous, weighted),
     "FiLMConv": Case(lambda: nn.FiLMConv(W, W, num_relations=E), _typed),
     "FAConv": Case(lambda: nn.FAConv(W), lambda layer, x, g: layer(x, x.tanh(), g.edge_index)),
     "EGConv": Case(lambda: nn.EGConv(W, W, ["sum", "symnorm", "var"], num_heads=2)),
-    "PDNConv": Case(
-        lambda: nn.PDNConv(W, W, edge_dim=E, hidden_channels=4),
-        lambda layer, x, g: layer(x, g.edge_index, g.edge_attr),
-    ),
+    "PDNConv": Case(lambda: nn.PDNConv(W, W, edge_dim=E, hidden_channels=4), attributed),
     "GeneralConv": Case(lambda: nn.GeneralConv(W, W, in_edge_channels=E, heads=2, attention=True), attributed),
-    "HEATConv": Case(
-        lambda: nn.HEATConv(W, W, 2, E, 4, E, 4, heads=2),
-        lambda layer, x, g: layer(x, g.edge_index, (x[:, 0] > 0).long(), kinds(g), g.edge_attr),
-    ),
+    "HEATConv": Case(lambda: nn.HEATConv(W, W, 2, E, 4, E, 4, heads=2), lambda layer, x, g: layer(
+        x, g.edge_index, (x[:, 0] > 0).long(), kinds(g), g.edge_attr)),
     "LGConv": Case(nn.LGConv, weighted),
-    "PointGNNConv": Case(
-        lambda: nn.PointGNNConv(_mlp(W, 3), _mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
-    ),
+    "PointGNNConv": Case(lambda: nn.PointGNNConv(_mlp(W, 3), _mlp(W + 3), _mlp()), _placed),
     "DirGNNConv": Case(lambda: nn.DirGNNConv(nn.GCNConv(W, W))),
     "AntiSymmetricConv": Case(lambda: nn.AntiSymmetricConv(W, num_iters=2)),
     "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), weighted),
@@ -197,7 +191,7 @@ CASES: dict[str, Case] = {
     "HGTConv": Case(lambda: nn.HGTConv(W, W, TYPES, heads=2), _of_one_type),
     "HeteroConv": Case(lambda: nn.HeteroConv({TYPES[1][0]: nn.SAGEConv(W, W)}), _of_one_type),
     "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), attributed),
-}
+}  # fmt: skip
 #: The classes that the check by numbers refuses.
 BY_NUMBERS: dict[str, Case] = {
     "GPSConv": Case(lambda: nn.GPSConv(W, nn.SAGEConv(W, W), heads=2)),
@@ -205,24 +199,11 @@ BY_NUMBERS: dict[str, Case] = {
 }
 
 
-def spline_basis(
-    pseudo: torch.Tensor, kernel_size: torch.Tensor, is_open_spline: torch.Tensor, degree: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the linear B-splines that are not 0 at some coordinates, and their places in the kernel.
+def spline_basis(pseudo: torch.Tensor, kernel_size: torch.Tensor, is_open_spline: torch.Tensor, _: int) -> Any:
+    """Return the linear B-splines that are not 0 at coordinates in [0, 1], and their places in the kernel.
 
-    What pyg-lib's function of this name returns, for `degree` 1: Fey et al. (CVPR 2018), section 3.1.
-
-    Args:
-        pseudo: Coordinates in [0, 1]. (num_edges, dim)
-        kernel_size: Knots in each dimension. (dim,) int64
-        is_open_spline: Whether the first and the last knot of a dimension are not one. (dim,) uint8
-        degree: 1.
-
-    Returns:
-        (num_edges, 2 ** dim), and the same shape in int64.
+    What pyg-lib's function of this name returns, for degree 1: Fey et al. (CVPR 2018), section 3.1.
     """
-    if degree != 1:
-        raise ValueError(f"degree={degree}: expected 1")
     place = pseudo * (kernel_size - is_open_spline)
     left = place.floor()
     basis, index = pseudo.new_ones(len(pseudo), 1), kernel_size.new_zeros(len(pseudo), 1)
@@ -236,8 +217,10 @@ def spline_basis(
     return basis, index
 
 
-def spline_weighting(
-    x: torch.Tensor, weight: torch.Tensor, basis: torch.Tensor, weight_index: torch.Tensor
-) -> torch.Tensor:
+def spline_weighting(x: torch.Tensor, weight: torch.Tensor, basis: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return each row of *x* times the sum of its matrices, as pyg-lib's function of this name. (num_edges, out)"""
-    return torch.einsum("es,ei,esio->eo", basis, x, weight[weight_index])
+    return torch.einsum("es,ei,esio->eo", basis, x, weight[index])
+
+
+if spline_conv.spline_basis is None:  # pyg-lib is not installed
+    spline_conv.spline_basis, spline_conv.spline_weighting = spline_basis, spline_weighting

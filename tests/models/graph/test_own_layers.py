@@ -1,4 +1,4 @@
-"""The layers of our own against PyG's, which run on the whole graph in one process: directed, with edge features."""
+"""The layers of our own against PyG's, which run on the whole graph in one process, and their attention on arrays."""
 
 import re
 from collections.abc import Callable
@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.prune import custom_from_mask
 from torch_geometric import nn as pyg
 
 from models.graph.layers_of_pyg import EDGE_WIDTH, WIDTH, Case, attributed, check_exact, seeded
 from models.graph.torch_parts import WHOLE, each_part, on_parts
 from unilaunch_graph import torch as ug
+from unilaunch_graph.operators.attention import Attention, EdgeDropout, additive_scores, dynamic_scores, product_scores
+from unilaunch_graph.operators.edges import Edges
+from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.torch import GATConv, GraphPart, SAGEConv
 
-OUT = 5
+OUT, NODES, PAIR = 5, 2000, (3, 4)
 #: Rank 2 of four owns no node.
 FOUR = np.arange(40) % 3 + (np.arange(40) % 3 > 1)
 GATS: list[dict[str, Any]] = [
@@ -35,55 +37,32 @@ def _on_part(layer: Any, x: torch.Tensor, part: Any) -> Any:
     return layer(x, part)
 
 
-def _check(kind: Any, out: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("kind", "options", "out", "hosts"), [
+    *((GATConv, options, OUT, 1) for options in GATS),
+    *((SAGEConv, options, out, hosts) for options in SAGES for out, hosts in ((OUT, 1), (OUT, 2), (2 * WIDTH, 2))),
+], ids=str)  # fmt: skip
+def test_a_layer_is_pygs(kind: Any, options: Any, out: int, hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By halo rows, and SAGE on several hosts by rows or partial sums; to rows that are narrower or wider."""
+    if hosts == 2:
+        monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
     call = attributed if "edge_dim" in options else Case.call
     theirs = Case(lambda: getattr(pyg, kind.__name__)(WIDTH, out, **options), call)
     for owner in (np.zeros(40), FOUR):
         check_exact(theirs, owner, ours=Case(lambda: kind(WIDTH, out, **options), _on_part))
 
 
-@pytest.mark.parametrize("options", GATS, ids=str)
-def test_gat_is_pygs(options: dict[str, Any]) -> None:
-    _check(GATConv, OUT, options)
-
-
-@pytest.mark.parametrize("options", SAGES, ids=str)
-@pytest.mark.parametrize(("out", "hosts"), [(OUT, 1), (OUT, 2), (2 * WIDTH, 2)])
-def test_sage_is_pygs(options: dict[str, Any], out: int, hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By halo rows, and on several hosts by rows or partial sums; to rows that are narrower or wider."""
-    if hosts == 2:
-        monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
-    _check(SAGEConv, out, options)
-
-
-def _pruned(kind: Any, name: str) -> Any:
-    layer = kind(WIDTH, OUT)
-    linear = getattr(layer, name)
-    mask = torch.arange(linear.weight.numel()).view_as(linear.weight) % 3 > 0
-    custom_from_mask(linear, "weight", mask)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        linear.weight_orig.mul_(2)
-    return layer
-
-
-@pytest.mark.parametrize(("kind", "name"), [(SAGEConv, "lin_l"), (GATConv, "lin")])
-def test_weights_that_a_hook_makes_are_used(kind: Any, name: str) -> None:
-    """As torch's pruning makes them, of another parameter that the optimizer changes."""
-    theirs = Case(lambda: _pruned(getattr(pyg, kind.__name__), name))
-    check_exact(theirs, ours=Case(lambda: _pruned(kind, name), _on_part))
-
-
 @pytest.mark.parametrize(("dtype", "factor", "near"), [(torch.float32, 1, 2e-5), (torch.float64, 1e4, 1e-10)])
 @pytest.mark.parametrize("kind", [GATConv, SAGEConv])
 def test_float32_and_large_scores(kind: Any, dtype: torch.dtype, factor: float, near: float) -> None:
     """To the digits of the type; `exp` of large scores is infinite."""
-    theirs, ours = (
-        Case(
-            lambda kind=kind: kind(WIDTH, OUT).to(dtype),  # type: ignore[misc]
-            lambda layer, x, g, call=call: call(layer, (x * factor).to(dtype), g).double() / factor,  # type: ignore[misc]
+
+    def scaled(kind: Any, call: Callable[..., torch.Tensor]) -> Case:
+        return Case(
+            lambda: kind(WIDTH, OUT).to(dtype),
+            lambda layer, x, g: call(layer, (x * factor).to(dtype), g).double() / factor,
         )
-        for kind, call in ((getattr(pyg, kind.__name__), Case.call), (kind, _on_part))
-    )
+
+    theirs, ours = scaled(getattr(pyg, kind.__name__), Case.call), scaled(kind, _on_part)
     check_exact(theirs, size=3, ours=ours, near=near)
 
 
@@ -91,7 +70,7 @@ def test_float32_and_large_scores(kind: Any, dtype: torch.dtype, factor: float, 
 def test_dropout_does_not_know_of_parts(options: dict[str, Any]) -> None:
     (layer,) = seeded(lambda: GATConv(WIDTH, OUT, dropout=0.4, **options), 1)
 
-    def run(whole_or_owner: Any, size: int, **seed: int) -> Any:
+    def run(owner: Any, size: int, **seed: int) -> Any:
         """Return rows, and the gradient of x."""
 
         def work(part: GraphPart) -> Any:
@@ -100,14 +79,13 @@ def test_dropout_does_not_know_of_parts(options: dict[str, Any]) -> None:
             (gradient,) = torch.autograd.grad(out.tanh().sum(), x)
             return ug.gather(out.detach(), part), ug.gather(gradient, part)
 
-        return on_parts(WHOLE, size, work, whole_or_owner)[0]
+        return on_parts(WHOLE, size, work, owner)[0]
 
     alone = run(None, 1, seed=5)
     torch.testing.assert_close(run(FOUR, 4, seed=5), alone, rtol=0, atol=1e-12)
-    for other in (run(None, 1, seed=6), run(None, 1)):
-        assert not torch.allclose(other[0], alone[0])
+    others = [run(None, 1, seed=6), run(None, 1)]
     layer.eval()
-    assert not torch.allclose(run(None, 1, seed=5)[0], alone[0])
+    assert not any(torch.allclose(other[0], alone[0]) for other in (*others, run(None, 1, seed=5)))
 
 
 @each_part(1)
@@ -124,37 +102,47 @@ def test_gradient_with_dropout_is_the_slope(part: Any) -> None:
     assert torch.autograd.gradcheck(out, inputs, fast_mode=True)
 
 
-PAIR: Any = (3, 4)
+REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (lambda _: GATConv(PAIR, 5), ValueError, "in_channels=(3, 4)"),  # type: ignore[arg-type]
+    (lambda _: GATConv(3, 5, dropout=1.0), ValueError, "dropout=1.0"),
+    (lambda _: GATConv(3, 5, edge_dim=2, fill_value="max"), ValueError, "fill_value='max'"),
+    (lambda _: SAGEConv(3, 5, aggr="max"), ValueError, "aggr='max'"),
+    (lambda p: SAGEConv(8, 5)(p.x.bfloat16(), p), TypeError, "torch.bfloat16 on cpu: "),
+    (lambda p: torch.autocast("cpu")(SAGEConv(8, 5))(p.x, p), TypeError, 'autocast("cpu") is on: '),
+    (lambda p: SAGEConv(8, 5)(p.x[1:], p), ValueError, "(39, 8), not (40, width)"),
+    (lambda p: GATConv(8, 5, edge_dim=3)(p.x, replace(p, edge_attr=None)), ValueError, "None: expected (140, 3)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("make", "names"),
-    [
-        (lambda: GATConv(PAIR, 5), "in_channels=(3, 4)"),
-        (lambda: GATConv(3, 5, dropout=1.0), "dropout=1.0"),
-        (lambda: GATConv(3, 5, edge_dim=2, fill_value="max"), "fill_value='max'"),
-        (lambda: SAGEConv(3, 5, aggr="max"), "aggr='max'"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(make: Callable[[], Any], names: str) -> None:
-    """Arguments that PyG's layers have."""
-    with pytest.raises(ValueError, match=re.escape(names)):
-        make()
-
-
-@pytest.mark.parametrize("kind", [GATConv, SAGEConv])
+@pytest.mark.parametrize(("call", "error", "words"), REFUSED)
 @each_part(1)
-def test_rows_that_do_not_fit_are_refused(part: GraphPart, kind: Any) -> None:
-    layer, part = (
-        kind(WIDTH, OUT, **({"edge_dim": EDGE_WIDTH} if kind is GATConv else {})),
-        replace(part, edge_attr=None),
-    )
-    with pytest.raises(TypeError, match=r"torch\.bfloat16 on cpu: .* ug\.torch\.distribute"):
-        layer(part.x.bfloat16(), part)
-    with torch.autocast("cpu"), pytest.raises(TypeError, match=r"autocast\(\"cpu\"\) is on: .* enabled=False"):
-        layer(part.x, part)
-    with pytest.raises(ValueError, match=r"\(39, 8\), not \(40, width\)"):
-        layer(part.x[1:], part)
-    if kind is GATConv:
-        with pytest.raises(ValueError, match=r"the shape None: expected \(140, 3\)"):
-            layer(part.x, part)
+def test_what_is_not_supported_is_refused(part: GraphPart, call: Any, error: type[Exception], words: str) -> None:
+    """Arguments that PyG's layers have, and rows that do not fit."""
+    with pytest.raises(error, match=re.escape(words)):
+        call(part)
+
+
+#: Scores, and the shapes of their inputs: of nodes, of two heads, and of edges.
+KINDS: dict[str, tuple[Any, Any]] = {
+    "gat": (additive_scores(0.2), [(NODES, 16), (2, 8), (2, 8), (2, 120_000)]),
+    "gatv2": (dynamic_scores(0.2), [(NODES, 16), (NODES, 16), (2, 8), (120_000, 3), (16, 3)]),
+    "transformer": (product_scores(2), [(NODES, 16)] * 3 + [(120_000, 3), (16, 3)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_gives_the_same_bits_with_any_number_of_threads(kind: str) -> None:
+    """Enough edges for several blocks; float32 by FBGEMM, which another sum would not equal."""
+    draw, count = np.random.default_rng(1), 120_000
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(draw.integers(0, NODES, count), minlength=NODES))))
+    edges = Edges(indptr, draw.integers(0, NODES, count).astype(np.int32), NODES)
+    assert len(edges.by_target) > 4
+    scores, shapes = KINDS[kind]
+    inputs = [draw.random(shape, np.float32) for shape in shapes]
+    dropout, found = EdgeDropout(np.arange(NODES), NODES, 9, 0.3, np.dtype(np.float32)), []
+    for threads in (1, 3, 3):
+        attention = Attention(edges, scores, make_pool(threads), dropout)
+        out = attention.forward(inputs)
+        found.append([out, *attention.backward(inputs, out, np.cos(out))])
+    for one, two, three in zip(*found, strict=True):
+        assert one.tobytes() == two.tobytes() == three.tobytes()

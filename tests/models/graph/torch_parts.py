@@ -40,16 +40,10 @@ class Whole:
         return torch.arange(len(self.x))
 
 
-def make_whole(
-    num_nodes: int = 40, num_edges: int = 140, width: int = 8, seed: int = 0, num_sources_only: int = 0
-) -> Whole:  # fmt: skip
-    """Return a directed graph with loops, duplicates, and five nodes at its end that have no edge.
-
-    The first *num_sources_only* nodes have edges out of them, and none into them.
-    """
+def make_whole(num_nodes: int = 40, num_edges: int = 140, width: int = 8, seed: int = 0) -> Whole:
+    """Return a directed graph with loops, duplicates, and five nodes at its end that have no edge."""
     draw = np.random.default_rng(seed)
     ends = draw.integers(0, num_nodes - 5, (2, num_edges))
-    ends[1][ends[1] < num_sources_only] += num_sources_only
     ends = ends[:, np.lexsort(ends)]
     x = draw.standard_normal((num_nodes, width)).astype(np.float32)
     weights = draw.random(num_edges, np.float32) + np.float32(0.5)
@@ -59,10 +53,9 @@ def make_whole(
         features=x, labels=labels, split=split, num_classes=3,
         **edges_as_given(ends[0], ends[1], num_nodes, weights, {"edge_attr": edge_attr})._asdict(),
     )  # fmt: skip
-    numbers = [torch.from_numpy(array).double() for array in (x, weights, edge_attr)]
-    rows, weight, features = numbers
-    mask = torch.from_numpy(split == 1)
-    return Whole(rows, torch.from_numpy(ends), weight, features, torch.from_numpy(labels), mask, graph)
+    rows, weight, attr = (torch.from_numpy(array).double() for array in (x, weights, edge_attr))
+    edge_index, y, train_mask = (torch.from_numpy(array) for array in (ends, labels, split == 1))
+    return Whole(rows, edge_index, weight, attr, y, train_mask, graph)
 
 
 WHOLE = make_whole()
