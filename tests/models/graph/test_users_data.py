@@ -12,13 +12,12 @@ from torch_geometric import nn
 from torch_geometric.data import Data, HeteroData
 
 import unilaunch_graph as ug
-from graphs_by_hand import parts_of
+from graphs_by_hand import parts_of, read_graph
 from models.graph.layers_of_pyg import seeded
 from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn.options import refuse_untrainable
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.network import part as network_part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
@@ -42,7 +41,7 @@ def _array(tensor: Any) -> Any:
 
 def _on_parts(folder: Path, size: int, work: Any) -> list[Any]:
     """Return what *work* returns for each of *size* parts of a graph; the ranks are threads."""
-    graph = open_dataset(str(folder), None, None, 0, None).load()
+    graph = read_graph(folder)
     parts = parts_of(graph, np.arange(graph.num_nodes) % size, size)
 
     def run(rank: int, collectives: Any) -> Any:
@@ -111,8 +110,7 @@ def test_a_graph_without_features_trains_an_embedding(tmp_path: Path) -> None:
     models = seeded(lambda: torch.nn.ModuleList([torch.nn.Embedding(N + 5, 8), nn.SAGEConv(8, 5)]), 6)
 
     def work(part: GraphPart) -> Any:
-        assert part.x is None
-        assert (part.num_nodes, part.num_features, part.num_train) == (N + 5, 0, 60)
+        assert (part.x, part.num_nodes, part.num_features, part.num_train) == (None, N + 5, 0, 60)
         model: Any = ug.torch.distribute(models[part.world_size + part.rank], part)
         out = model[1](model[0](part.owned), part.edge_index)[part.train_mask]
         losses = torch.nn.functional.cross_entropy(out, part.y[part.train_mask], reduction="sum")
@@ -125,9 +123,8 @@ def test_a_graph_without_features_trains_an_embedding(tmp_path: Path) -> None:
     for other, another in _on_parts(folder, 3, work):
         assert other == pytest.approx(loss, abs=1e-6)
         torch.testing.assert_close(another, gradient)
-    graph = open_dataset(str(folder), None, None, 0, None).load()
     with pytest.raises(InputError, match=r"own: has no features \(x\)"):
-        refuse_untrainable(GcnSpec(dataset=str(folder)), graph, "cpu")
+        refuse_untrainable(GcnSpec(dataset=str(folder)), read_graph(folder), "cpu")
 
 
 @each_framework
@@ -137,8 +134,7 @@ def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
         ug.from_edges(EDGES, tmp_path / "none")
     folder = ug.from_edges(EDGES, tmp_path / "own", num_nodes=N)
     part = _load(folder, framework)
-    assert part.x is None
-    assert (part.num_nodes, part.num_classes, part.num_train) == (N, 0, 0)
+    assert (part.x, part.num_nodes, part.num_classes, part.num_train) == (None, N, 0, 0)
     for graph, options in ((part, {}), (folder, {"data_dir": tmp_path})):
         with pytest.raises(SpecError, match=r"predict: the graph has no features \(x\)"):
             ug.predict([abs], graph, framework=framework, **options)
@@ -153,12 +149,9 @@ def test_a_type_without_features_is_left_out_of_training(tmp_path: Path, logged:
     whole = data.to_homogeneous()
     part = _load(ug.from_pyg(whole, tmp_path / "own"), "torch")
     is_author = part.node_arrays["node_type"] == 1
-    assert int(is_author.sum()) == 30
-    assert not part.x[is_author].any()
+    assert (int(is_author.sum()), part.num_train, int(part.train_mask.sum())) == (30, 50, 50)
     assert (part.y[is_author] == -1).all()
-    assert part.num_train == int(part.train_mask.sum()) == 50
-    assert not part.train_mask[is_author].any()
-    assert (part.edge_type == 0).all()
+    assert not any(rows.any() for rows in (part.x[is_author], part.train_mask[is_author], part.edge_type))
     assert [("30 nodes" in line, "Embedding" in line) for line in logged] == [(True, True)]
     whole.x[3, 0] = torch.nan
     with pytest.raises(InputError, match="x of node 3 is nan in column 0"):
@@ -178,17 +171,14 @@ def test_the_split_beside_the_data_is_taken(tmp_path: Path, logged: list[str]) -
     assert ["split=dataset.get_idx_split()" in line for line in logged] == [True]
 
 
-@pytest.mark.parametrize(
-    ("split", "words"),
-    [
-        ({"train": [0], "dev": [1]}, "split has 'dev': expected the names train, valid"),
-        ({"train": [0, N]}, rf"split\['train'\]\[1\] is {N}; allowed are 0 to {N - 1}"),
-        ({"train": [0, 1], "test": [1]}, "node 1 is in more than one of train, val, test"),
-        ({"train": [True, False]}, rf"split\['train'\] is bool of the shape \(2,\): .* a mask \({N},\)"),
-        ((0.6, 0.6, 0.2), r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
-        (([0, 1], [2], [3]), r"split=\(list, list, list\): expected three shares"),
-    ],
-)
+@pytest.mark.parametrize(("split", "words"), [
+    ({"train": [0], "dev": [1]}, "split has 'dev': expected the names train, valid"),
+    ({"train": [0, N]}, rf"split\['train'\]\[1\] is {N}; allowed are 0 to {N - 1}"),
+    ({"train": [0, 1], "test": [1]}, "node 1 is in more than one of train, val, test"),
+    ({"train": [True, False]}, rf"split\['train'\] is bool of the shape \(2,\): .* a mask \({N},\)"),
+    ((0.6, 0.6, 0.2), r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
+    (([0, 1], [2], [3]), r"split=\(list, list, list\): expected three shares"),
+])  # fmt: skip
 def test_another_split_is_refused(split: Any, words: str, tmp_path: Path) -> None:
     """By name, and nothing is left; two splits are one too many."""
     for more, reason in (({}, words), ({"train_mask": Y == 0}, r"split= and train_mask are given")):
@@ -228,9 +218,9 @@ def test_sparse_features_reach_the_layer_that_multiplies_them(kind: Any, bag_of_
 
 def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
     """A layer that adds up x itself is refused in one line, with the size of dense rows; MindSpore has none."""
-    with pytest.raises(SpecError, match=r"x, which is sparse: multiply x before.*part\.x\.to_dense\(\), of 0\.0 GB"):
+    with pytest.raises(SpecError, match=r"x, which is sparse: multiply x before.*part\.x\.to_dense\(\)"):
         _on_parts(bag_of_words, 2, lambda part: ug.torch.halo(part.x, part))
-    with pytest.raises(InputError, match=r"200 rows of 500 columns: 0\.0 GB as dense rows"):
+    with pytest.raises(InputError, match="200 rows of 500 columns"):
         _load(bag_of_words, "mindspore")
 
 
