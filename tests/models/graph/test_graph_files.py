@@ -95,6 +95,7 @@ def test_weights_and_features_of_edges_are_read(tmp_path: Path, kind: str, form:
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     graph = _load(tmp_path, arrays) if kind == "file" else read_graph(tmp_path)
+    assert isinstance(graph.features, np.memmap) == (kind == "folder")
     assert edges_of(graph) == [
         (0, 1, 2, (2, 3)), (0, 1, 4, (6, 7)), (2, 1, 3, (4, 5)), (4, 1, 1, (0, 1)), (2, 2, 5.5, (8, 9))
     ]  # fmt: skip
