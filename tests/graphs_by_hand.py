@@ -96,12 +96,6 @@ def dense_a_hat(graph: Graph) -> NDArray[Any]:
 
 
 def parts_of(graph: Graph, owner: Any = None, num_parts: int = 0) -> list[Part]:
-    """Return the parts of a graph.
-
-    Args:
-        graph: The graph; of a directed one the nodes are ordered by its symmetric form.
-        owner: The part of each node; None: one part is the whole graph. (num_nodes,)
-        num_parts: Their number, if the last ones are empty.
-    """
+    """Return the parts of a graph; *num_parts* if the last ones are empty; without an owner one part is all."""
     owners = np.zeros(graph.num_nodes, np.int64) if owner is None else np.asarray(owner, np.int64)
     return list(split_parts(graph, order_nodes(graph.structure(), owners, num_parts or int(owners.max()) + 1)))

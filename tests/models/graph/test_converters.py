@@ -19,7 +19,7 @@ import unilaunch_graph as ug
 from full_disk import refusal_without_space
 from graphs_by_hand import edges_of, read_graph
 from threaded_ranks import on_every_rank
-from unilaunch.errors import InputError, PluginError
+from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Task, task_of
 
@@ -54,15 +54,13 @@ def data() -> Any:
 
 
 def test_from_pyg(data: Any, tmp_path: Path) -> None:
-    """All that the container holds, lists and columns too; a mask that it lacks is empty; types are an array."""
     own = _seen(ug.from_pyg(data, tmp_path / "own"))
     assert (own["edges"], ug.read_names(tmp_path / "own")) == (EDGES, (None, None))
     data.edge_attr, data.y, data.x = WEIGHTS.tolist(), data.y[:, None], data.x.to_sparse()
     data.train_mask, data.test_mask, data.edge_type = TRAINED.tolist(), TESTED.tolist(), np.arange(6)
     del data.edge_weight
     other = _seen(ug.from_pyg(data, tmp_path / "other"))
-    assert other["edge_attr"] == [[edge[2]] for edge in EDGES]
-    assert other["edge_type"] == [2, 0, 3, 1, 4, 5]
+    assert (other["edge_attr"], other["edge_type"]) == ([[edge[2]] for edge in EDGES], [2, 0, 3, 1, 4, 5])
     for one in (own, other):
         assert (one["x"], one["y"], one["split"]) == (X.tolist(), Y.tolist(), [TRAIN, NONE, TEST, NONE])
     assert sp.issparse(read_graph(tmp_path / "other").features)
@@ -102,34 +100,23 @@ def _named_graph() -> Any:
 
 
 def test_from_networkx(tmp_path: Path) -> None:
-    """Names, weights, edge features, masks and labels in text, in the order of graph.nodes."""
-    folder = ug.from_networkx(_named_graph(), tmp_path / "own", edge_attr=("length", "kind"))
+    """In the order of graph.nodes. An undirected graph has each edge in both directions, a loop once."""
+    arrays: dict[str, Any] = {"edge_attr": ("length", "kind"), "edge_arrays": ["kind"], "x": "x"}
+    folder = ug.from_networkx(_named_graph(), tmp_path / "own", **arrays)
     found = _seen(folder)
-    assert found["edges"] == [(0, 1, 2, (5, 1)), (2, 1, 1, (6, 0))]
+    assert (found["edges"], found["kind"]) == ([(0, 1, 2, (5, 1)), (2, 1, 1, (6, 0))], [1, 0])
     assert (found["x"], found["y"], found["split"]) == ([[98, 1], [97, 1], [99, 1]], [1, 0, 1], [NONE, TRAIN, NONE])
     assert ug.read_names(folder) == (["b", "a", "c"], ["blue", "red"])
-    arrays: dict[str, Any] = {"node_arrays": ["short"], "edge_arrays": ["kind"], "edge_attr": "length", "x": "x"}
-    graph = _named_graph()
-    graph.nodes["b"]["short"] = [7]
-    other = _seen(ug.from_networkx(graph, tmp_path / "named", **arrays))
-    assert (other["kind"], other["edge_attr"], other["short"]) == ([1, 0], [[5], [6]], [[7], [1], [1]])
-
-
-def test_from_networkx_of_an_undirected_graph(tmp_path: Path) -> None:
-    """Each edge in both directions, a loop once; names that are numbers already are none."""
     club = nx.karate_club_graph()
     club.add_edge(3, 3, weight=2)
     folder = ug.from_networkx(club, tmp_path / "club", x=np.eye(34), y="club")
-    graph = read_graph(folder)
-    assert (len(graph.indices), graph.num_classes) == (2 * club.number_of_edges() - 1, 2)
+    assert len(read_graph(folder).indices) == 2 * club.number_of_edges() - 1
     assert ug.read_names(folder) == (None, ["Mr. Hi", "Officer"])
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    def write() -> object:
-        return ug.from_edges([[0], [1]], tmp_path / "own", x=np.ones((2, 1 << 17)), y=[0, 1])
-
-    refused = refusal_without_space(write, 100_000)
+    x = np.ones((2, 1 << 17))
+    refused = refusal_without_space(lambda: ug.from_edges([[0], [1]], tmp_path / "own", x=x), 100_000)
     assert ("cannot be written: " in refused, "None" in refused) == (True, False)
 
 
@@ -148,7 +135,6 @@ def test_from_edges_of_arrays(tmp_path: Path) -> None:
 
 
 def test_a_graph_may_have_no_edges(tmp_path: Path) -> None:
-    """An empty list is one of floats, and an empty column of a table has no type."""
     (tmp_path / "edges.csv").write_text("source,target,weight\n")
     for number, edges in enumerate(([[], []], np.zeros((2, 0), np.int32), tmp_path / "edges.csv")):
         for nodes in (None, ["a", "b", "c", "d"]):
@@ -159,53 +145,41 @@ def test_a_graph_may_have_no_edges(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSC tensor support")
 @pytest.mark.parametrize("form", [lambda x: x.requires_grad_(), lambda x: x.to_sparse(), lambda x: x.to_sparse_csc()])
 def test_tensors_of_every_kind_become_arrays(form: Any, data: Any, tmp_path: Path) -> None:
-    """Of numbers that numpy lacks, with a gradient, sparse."""
     half = torch.from_numpy(X).bfloat16()
     given = {"edge_weight": data.edge_weight.requires_grad_(), "edge_attr": FEATURES, "y": data.y}
     found = _seen(ug.from_edges(data.edge_index, tmp_path / "own", x=form(half.clone()), **given))
     assert (found["edges"], found["x"]) == (EDGES, half.float().tolist())
 
 
-def test_unsorted_sparse_features_are_sorted_in_a_copy(tmp_path: Path) -> None:
-    x = sp.csr_array((np.array([1, 2, 3], np.float32), np.array([2, 0, 1]), np.array([0, 2, 3])), shape=(2, 3))
-    found = _seen(ug.from_edges([[0], [1]], tmp_path / "own", x=x, y=[0, 1]))
-    assert (found["x"], x.indices.tolist()) == ([[2, 0, 1], [0, 3, 0]], [2, 0, 1])
-
-
 @pytest.mark.parametrize(("convert", "given", "options", "words"), [
     (ug.from_edges, np.array([["a"], ["b"]]), {}, "the ends of edges are names: give nodes="),
-    (ug.from_edges, [], {}, r"edge_index must have shape \(2, any\)"),
-    (ug.from_edges, ENDS.T, {"nodes": [0, 1, 2, 3]}, r"\(6, 2\); expected \(2, num_edges\)"),
     (ug.from_edges, "edges.txt", {}, "is no table"),
     (ug.from_edges, "no.csv", {}, "cannot be read"),
-    (ug.from_edges, ENDS, {"nodes": ["a", "b"]}, r"nodes are <U1 \(2,\), and the ends of edges int64"),
     (ug.from_edges, ENDS, {"nodes": [0, 1, 2, 2]}, "the node 2 is named twice"),
     (ug.from_edges, ENDS, {"nodes": [0, 1, 2, 9]}, "edge 1: source 3 is not among the nodes"),
     (ug.from_edges, ENDS, {"nodes": [0, 1, 2, 3, 4], "y": None}, "5 names of nodes, but x has 4 rows"),
     (ug.from_edges, ENDS, {"y": [0, None, 1, 0]}, "y is not of one type of numbers: give -1 or NaN"),
-    (ug.from_edges, ENDS, {"x": X.astype("g")}, "x is of type <f16, which no framework reads"),
     (ug.from_edges, ENDS, {"x": [[1, 2], [3]]}, "x is no array: expected rows of one length"),
-    (ug.from_edges, ENDS, {"x": np.ma.masked_greater(X, 1)}, "x has masked values"),  # type: ignore[no-untyped-call]
-    (ug.from_edges, ENDS, {"x": np.array([["2020-01-01"]] * 4, "M8[D]")}, "x must be numbers, not datetime64"),
     (ug.from_edges, ENDS, {"x": np.full((4, 1), 2**24 + 1)}, "x of node 0 is 16777217 .* float32 .*node_arrays="),
-    (ug.from_edges, ENDS, {"x": sp.csr_array(np.full((4, 1), 2**24 + 1))}, "x of node 0 is 16777217 .* float32"),
     (ug.from_edges, ENDS, {"edge_weight": WEIGHTS[:5]}, r"edge_weight must have shape \(6,\), not \(5,\)"),
     (ug.from_edges, ENDS, {"edge_weight": np.arange(6) + 2**40}, "of edge 1 is 1099511627777, .* .*edge_arrays="),
     (ug.from_edges, ENDS, {"train_mask": [True]}, r"train_mask must have shape \(4,\)"),
     (ug.from_edges, ENDS, {"edge_arrays": {"time": np.array(["a"] * 6)}}, r"edge\.time must be numbers, not <U1"),
-    (ug.from_edges, ENDS, {"edge_arrays": ["time"]}, "edge_arrays: expected arrays by name"),
     (ug.from_edges, ENDS, {"node_arrays": {"year": np.arange(5)}}, r"node\.year must have 4 rows"),
     (ug.from_edges, ENDS, {"node_arrays": {"../year": np.arange(4)}}, r"'\.\./year': expected a name of letters"),
     (ug.from_edges, ENDS, {"y": ["1,5", "2,5", "", ""]}, "y of node 0 is '1,5', as text: .* 1.5"),
-    (ug.from_edges, ENDS, {"y": ["12 %", "a", "a", "a"]}, "y of node 1 is 'a', beside numbers such as '12 %'"),
     (ug.from_edges, ENDS, {"y": [*map(str, range(50)), "abc"], "x": np.ones((51, 1))}, "y of node 50 is 'abc', besid"),
-    (ug.from_edges, ENDS, {"y": ["a", 1, None, None]}, "y of node 1 is 1, but other labels are text"),
+    (ug.from_edges, ENDS, {"split": {"train": [0], "dev": [1]}}, "split has 'dev': expected the names train, valid"),
+    (ug.from_edges, ENDS, {"split": {"train": [0, 4]}}, r"split\['train'\]\[1\] is 4; allowed are 0 to 3"),
+    (ug.from_edges, ENDS, {"split": {"train": [0, 1], "test": [1]}}, "node 1 is in more than one of train, val, test"),
+    (ug.from_edges, ENDS, {"split": {"train": [True, False]}}, r"is bool of the shape \(2,\): .* a mask \(4,\)"),
+    (ug.from_edges, ENDS, {"split": (0.6, 0.6, 0.2)}, r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
+    (ug.from_edges, ENDS, {"split": (1, 0, 0), "train_mask": TRAINED}, "split= and train_mask are given"),
     (ug.from_pyg, HeteroData(), {}, r"data\.to_homogeneous\(\)"),
     (ug.from_pyg, Data(**GIVEN | {"train_mask": TRAINED[:, None].repeat(10, 1)}), {}, "train_mask has 10 splits"),
     (ug.from_pyg, Data(**GIVEN, edge_type=np.arange(5)), {}, r"edge_type must have shape \(6,\), not \(5,\)"),
     (ug.from_pyg, Data(**GIVEN | {"edge_index": None}), {}, "has neither edge_index nor adj_t"),
     (ug.from_scipy, sp.csr_array((2, 3)), {"x": X}, "expected as many rows as columns"),
-    (ug.from_scipy, "path", {"x": X}, "no sparse matrix"),
     (ug.from_networkx, _named_graph(), {"edge_attr": ("speed",)}, "edge from 'b' to 'a' has no attribute 'speed'"),
     (ug.from_networkx, _named_graph(), {"x": "z"}, "node 'b' has no attribute 'z'; it has x, y, train_mask"),
     (ug.from_networkx, _named_graph(), {"x": "short"}, "the nodes' 'short' are not all of one length"),
@@ -219,7 +193,6 @@ def test_what_does_not_fit_is_refused(convert: Any, given: Any, options: Any, wo
 
 
 def test_a_graph_without_labels_is_written(tmp_path: Path, data: Any) -> None:
-    """By each converter; no label is known then, and no node is to train on."""
     del data.y
     for folder in (
         ug.from_edges(ENDS, tmp_path / "edges", x=X, val_mask=TRAINED),
@@ -250,7 +223,6 @@ def test_a_folder_that_exists_is_refused_or_replaced(tmp_path: Path, monkeypatch
 
 
 def test_a_script_converts_its_graph_in_each_run_on_all_ranks(tmp_path: Path) -> None:
-    """The same data is written once, by whichever rank is first."""
     folders = on_every_rank(4, lambda _rank, _collectives: ug.from_edges(ENDS, tmp_path / "own", x=X, y=Y))
     written = {path: path.stat().st_ino for path in folders[0].iterdir()}
     for overwrite in (False, True):
@@ -264,7 +236,6 @@ NODE_LINES = "node,age,size,y,train_mask\nzoe,30,1.5,0.5,true\nal,40,2.5,,false\
 
 
 def _from_tables(folder: Path, edges: str = EDGE_LINES, nodes: Any = NODE_LINES, **given: Any) -> Path:
-    """Write the tables as CSV, and convert them."""
     (folder / "edges.csv").write_text(edges)
     if nodes is not None:
         (folder / "nodes.csv").write_bytes(nodes if isinstance(nodes, bytes) else nodes.encode())
@@ -293,42 +264,29 @@ def test_from_edges_of_tables(tmp_path: Path, kind: str) -> None:
     assert found["split"] == [TRAIN, NONE, NONE]
 
 
-def _numbered(name: str) -> str:
-    """Return the nodes as `DataFrame.to_csv` writes them, with the index in a column of its own."""
-    head, *lines = NODE_LINES.splitlines()
-    return "\n".join([f"{name},{head}", *(f"{number},{line}" for number, line in enumerate(lines)), ""])
-
-
 WITHOUT_LABELS = "node,age,size\nzoe,30,1\nal,40,2\nkim,50,3\n"
 IDS = "node,a,id\nzoe,0.5,16777217\nal,4,16777219\nkim,5,7\n"
 MASKED = "node,a,y,train_mask,test_mask\nzoe,1,1,1,0\nal,2,0,0,1\nkim,3,1,0,0\n"
 BEGIN = "source,target\n"
-FRACTIONS = f"{BEGIN}0.0,01\n"
 
 
-# fmt: off
 @pytest.mark.parametrize(("given", "wanted"), [
-    ({"nodes": _numbered("")}, {"x": [[30, 1.5], [40, 2.5], [50, 3.5]]}),
-    ({"nodes": _numbered("Unnamed: 0")}, {"x": [[30, 1.5], [40, 2.5], [50, 3.5]]}),
+    ({"nodes": ",node,age\n0,zoe,30\n1,al,40\n2,kim,50\n"}, {"x": [[30], [40], [50]]}),  # pandas' index
     ({"edge_arrays": ["km"]}, {"km": [3, 4, 5]}),
     ({"nodes": IDS, "node_arrays": ["id"]}, {"id": [2**24 + 1, 2**24 + 3, 7], "x": [[0.5], [4], [5]]}),
     ({"nodes": WITHOUT_LABELS}, {"y": [-1] * 3}),
     ({"nodes": WITHOUT_LABELS, "x": ["age"]}, {"x": [[30], [40], [50]]}),
     ({"nodes": MASKED}, {"split": [TRAIN, TEST, NONE]}),
     ({"nodes": "node,a,y\nzoe,1,red\nal,1,\nkim,1,blue\n"}, {"y": [1, -1, 0]}),
-    ({"edges": FRACTIONS, "nodes": "node,a\n0,0.5\n1,1.5\n"}, {"ends": [(0, 1)]}),
-    ({"edges": FRACTIONS, "nodes": None, "x": np.eye(2), "y": [0, 1]}, {"ends": [(0, 1)]}),
+    ({"edges": f"{BEGIN}0.0,01\n", "nodes": "node,a\n0,0.5\n1,1.5\n"}, {"ends": [(0, 1)]}),
     # names are text, unless all are whole numbers
     ({"edges": f"{BEGIN}02134,1\n", "nodes": "node,a\n02134,1\n1,1\n"}, {"ends": [(0, 1)], "names": ["02134", "1"]}),
     ({"edges": f"{BEGIN}2020-01-01,10:00:00\n", "nodes": "node,a\n2020-01-01,1\n10:00:00,1\n"},
      {"ends": [(0, 1)], "names": ["2020-01-01", "10:00:00"]}),
     ({"edges": f"{BEGIN} 1,2\n", "nodes": "node,a\n1,1\n2,1\nx,1\n"}, {"ends": [(0, 1)], "names": ["1", "2", "x"]}),
     ({"edges": f"{BEGIN}1,2\n", "nodes": "node,a\n1,1\n2,1\n"}, {"ends": [(0, 1)], "names": [1, 2]}),
-    ({"edges": f"{BEGIN}9223372036854775809,9223372036854775810\n",
-      "nodes": "node,a\n9223372036854775809,1\n9223372036854775810,1\n"}, {"ends": [(0, 1)]}),
-])
+])  # fmt: skip
 def test_tables_are_read(given: dict[str, Any], wanted: dict[str, Any], tmp_path: Path) -> None:
-    """As pandas and spreadsheets write them."""
     found = _seen(_from_tables(tmp_path, **given))
     assert found == found | wanted
 
@@ -340,31 +298,20 @@ def test_tables_are_read(given: dict[str, Any], wanted: dict[str, Any], tmp_path
     ({"nodes": NODE_LINES.replace("50", "old")}, "column age holds text, not numbers: row 3 has 'old'"),
     ({"nodes": NODE_LINES.replace("2.5,false", "?,false")}, r"y of node 2 is '\?', beside numbers"),
     ({"nodes": NODE_LINES.replace("size", "age")}, r"nodes\.csv: has the column age twice"),
-    ({"nodes": NODE_LINES.replace("true", "2").replace("false", "1")}, "train_mask must be bool"),
     ({"nodes": IDS}, r"id of node 0 is 16777217, which float32 rounds: .*node_arrays=\['id'\]"),
     ({"edge_attr": ["kg"]}, "has no column kg; it has source, target, weight, km"),
-    ({"y": [1, 2, 3]}, "nodes is a table, so y must be its columns"),
-    ({"edge_weight": [1, 2, 3]}, "edges is a table, so edge_weight must be its columns"),
-    ({"x": "age"}, "nodes is a table, so x must be a list"),
     ({"nodes": b"node,age,y\nzo\xe9,30,1\n"}, r"nodes\.csv: cannot be read: .*invalid UTF8"),
-    ({"nodes": b"node,age,y\nzoe,30,\xe9\n"}, r"nodes\.csv: column y of binary: expected .*UTF-8"),
-])
+])  # fmt: skip
 def test_faults_of_tables_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words) as refusal:
+    with pytest.raises(InputError, match=words):
         _from_tables(tmp_path, **changes)
-    assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("kinds", [("int64", "int64", "uint64"), ("int64", "uint64", "uint64"),
-                                   ("uint64", "int64", "int64")])
-def test_large_numbers_are_no_other_nodes(kinds: tuple[str, str, str], tmp_path: Path) -> None:
+def test_large_numbers_are_no_other_nodes(tmp_path: Path) -> None:
     """Numpy compares and joins int64 and uint64 as float64, in which the two are equal."""
-    columns = [2**53, 2**53 + 1, 7], [2**53 + 1], [2**53]
-    node, source, target = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    nodes = pa.table({"node": node, "a": [1, 2, 3], "y": [0, 1, 0]})
-    folder = _from_parquet(tmp_path, pa.table({"source": source, "target": target}), nodes)
-    assert np.load(folder / "edge_index.npy").tolist() == [[1], [0]]
-# fmt: on
+    nodes = pa.table({"node": pa.array([2**53, 2**53 + 1, 7], "int64"), "a": [1, 2, 3]})
+    ends = {"source": pa.array([2**53 + 1], "uint64"), "target": pa.array([2**53], "uint64")}
+    assert _seen(_from_parquet(tmp_path, pa.table(ends), nodes))["ends"] == [(1, 0)]
 
 
 def test_columns_of_parquet(tmp_path: Path) -> None:
@@ -376,13 +323,8 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
     assert (_seen(folder)["x"], _seen(folder)["names"]) == ([[5, 1, 2], [6, 3, 4]], ["2020-01-01", "2020-01-02"])
     folder = _from_parquet(tmp_path, edges, pa.table(columns | {"y": pa.array(["red", None], pa.large_string())}))
     assert _seen(folder)["y"] == [0, -1]
-    for changes, words in (
-        ({"vector": [[1.0, 2.0], [3.0]]}, r"column vector of list<.*>: expected numbers, .*lists of one length"),
-        ({"a": [{"b": 1}, {"b": 2}]}, "column a of struct<"),
-        ({"y": [True, None]}, "column y has 1 empty cells"),
-    ):
-        with pytest.raises(InputError, match=words):
-            _from_parquet(tmp_path, edges, pa.table(columns | changes))
+    with pytest.raises(InputError, match=r"column vector of list<.*>: expected numbers, .*lists of one length"):
+        _from_parquet(tmp_path, edges, pa.table(columns | {"vector": [[1.0, 2.0], [3.0]]}))
 
 
 @pytest.mark.parametrize(("y", "classes", "labels"), [
@@ -391,16 +333,9 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
     ([True, False, True], None, [1, 0, 1]),
 ], ids=["grades", "list", "bool"])  # fmt: skip
 def test_what_is_no_text_among_labels_is_unknown(y: Any, classes: Any, labels: list[int], tmp_path: Path) -> None:
-    """None and NaN, as pandas writes them; 1-D bool are two classes."""
     folder = ug.from_edges(np.zeros((2, 1), np.int64), tmp_path / "own", x=np.ones((len(y), 1)), y=y)
     assert ug.read_names(folder).classes == classes
     assert (read_graph(folder).labels.tolist(), task_of(read_graph(folder).labels)) == (labels, Task.CLASSES)
-
-
-def test_without_pyarrow_the_way_to_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(PluginError, match=r"\.csv: .* pip install 'unilaunch\[tables\]'"):
-        _from_tables(tmp_path)
 
 
 def test_the_library_is_imported_without_numpy_or_a_framework() -> None:
@@ -416,7 +351,6 @@ CALLS = dict(re.findall(r"^\|[^|]*\| `ug\.(\w+)(\([^`]*\))`", PAGE.partition("##
 
 
 def test_the_pages_example_runs(tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints what its comments say, and what it writes is a graph."""
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(EXAMPLE, found)  # noqa: S102  (the page is ours)

