@@ -1,6 +1,5 @@
 """A user's own graph is read from one .npz, and one line names a fault in it; edges, strengths, normalised rows."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import unilaunch_graph as ug
-from graphs_by_hand import edges_of, make_directed_graph, read_graph
+from graphs_by_hand import edges_of, read_graph
 from unilaunch.errors import InputError
 from unilaunch_graph.data import edges
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, normalise_rows
@@ -67,7 +66,7 @@ def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any])
     (np.concatenate([EDGES, [[3], [3]]], axis=1), ["1 self-loops"]),
     (EDGES[:, :5], ["directed edges"]),
     (np.zeros((2, 0), np.int64), []),
-], ids=["symmetric", "duplicates", "loop", "directed", "none"])  # fmt: skip
+])  # fmt: skip
 def test_edges_are_kept_as_given_or_made_symmetric_and_it_is_said(tmp_path: Path, edges: Any, said: list[str]) -> None:
     graph = _load(tmp_path, {**PLAIN, "edge_index": edges})
     assert (len(graph.indices), graph.is_directed) == (edges.shape[1], said != [])
@@ -79,7 +78,6 @@ def test_edges_are_kept_as_given_or_made_symmetric_and_it_is_said(tmp_path: Path
 @pytest.mark.parametrize("form", ["pairs", "rows"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_weights_and_features_of_edges_are_read(tmp_path: Path, kind: str, form: str) -> None:
-    """By target, in the order of sources, duplicates in theirs; loops stay."""
     ends = np.array([[4, 0, 2, 0, 2], [1, 1, 1, 1, 2]])
     weights, features = np.array([1, 2, 3, 4, 5.5]), np.arange(10).reshape(5, 2)
     given: dict[str, Any] = {"edge_index": ends}
@@ -125,7 +123,6 @@ def test_negative_weights_have_no_symmetric_form(tmp_path: Path) -> None:
     (Y, Task.CLASSES, 3),
     (np.eye(6, 4, dtype=bool), Task.MULTILABEL, 4),
     (np.eye(6, 2, dtype=np.int64), Task.MULTILABEL, 2),
-    (np.ones((6, 1), bool), Task.MULTILABEL, 1),
     (np.linspace(0, 1, 6), Task.REGRESSION, 1),
     (np.array([[0, np.nan], [1, 2], [3, 4], [5, 6], [7, 8], [9, 9]]), Task.REGRESSION, 2),
     # NaN beside classes is an unknown class, as papers100M has them; but not beside a fraction, -1, or too large ones
@@ -136,7 +133,6 @@ def test_negative_weights_have_no_symmetric_form(tmp_path: Path) -> None:
     (np.array([0, np.nan, -1, 1, 5, 0]), Task.REGRESSION, 1),
 ])  # fmt: skip
 def test_labels_say_the_task(tmp_path: Path, y: Any, task: Task, width: int) -> None:
-    """Classes, several labels or values; a split is drawn from the nodes whose label is known."""
     graph = _load(tmp_path, {**PLAIN, "y": y})
     assert (task_of(graph.labels), graph.num_classes) == (task, width)
     wanted = np.nan_to_num(y, nan=-1).ravel() if task is Task.CLASSES else y
@@ -157,7 +153,6 @@ def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
 
 
 def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
-    """The seed is part of the identity. Masks are a split."""
     first, again, other = (_load(tmp_path, {**MANY, "y": np.arange(400) % 4}, seed).split for seed in (1, 1, 2))
     assert np.bincount(first).tolist() == [0, 80, 120, 200]
     assert ((first == again).all(), (first == other).all()) == (True, False)
@@ -174,9 +169,6 @@ def _with(array: Any, at: Any, value: object) -> Any:
 
 @pytest.mark.parametrize(("arrays", "message"), [
     ({"z": X}, "has no edge_index"),
-    ({**CSR, "indices": None, "x": None}, "has no indices"),
-    ({**PLAIN, **CSR}, "has both edge_index and indptr"),
-    ({**MASKED, "test_mask": None}, "has no test_mask"),
     ({**PLAIN, "edge_index": EDGES * 1.0}, "edge_index must be whole numbers, not float64"),
     ({**PLAIN, "edge_index": EDGES.T}, "edge_index must have shape (2, any), not (6, 2): give its tr"),
     ({**PLAIN, "x": X.astype(">f8")}, "x is of type >f8, which no framework reads: give .astype('f8')"),
@@ -184,16 +176,12 @@ def _with(array: Any, at: Any, value: object) -> Any:
     ({**CSR, "indptr": [0, 3, 1, 4, 4, 5, 6]}, "indptr[2] is 1, less than 3 before it"),
     ({**CSR, "indptr": [0, 1, 3, 4, 4, 5, 9]}, "indptr ends with 9, but there are 6 indices"),
     ({**PLAIN, "x": X[:5]}, "x must have shape (6, any), not (5, 3)"),
-    ({**PLAIN, "x": X.astype(str)}, "x must be numbers, not <U32"),
     ({**PLAIN, "x": _with(X, (4, 2), np.nan)}, "x of node 4 is nan in column 2"),
-    ({**PLAIN, "x": _with(X, (5, 1), 1e300)}, "x of node 5 is inf in column 1"),
-    ({**PLAIN, "y": Y.astype(str)}, "y must be whole numbers, not <U"),
     ({**PLAIN, "edge_weight": _with(np.ones(6), 3, np.nan)}, "edge_weight of edge 3 is nan"),
     ({**PLAIN, "y": _with(Y, 3, 10**6)}, "y[3] is 1000000; allowed are -1 to 5"),
     ({**MASKED, "val_mask": MASKS["val_mask"] * 1}, "val_mask must be bool, not int64"),
     ({**MASKED, "test_mask": ~MASKS["train_mask"]}, "node 2 is in more than one of train_mask, val"),
     ({**MASKED, "test_mask": np.arange(6) == 4}, "node 4 is in a mask, but its label is unknown: y"),
-    ({**PLAIN, "y": np.array([0, None, 1, 0, 0, 0])}, "is damaged: y: Object arrays cannot be loaded"),
 ])  # fmt: skip
 def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -202,12 +190,8 @@ def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], me
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("arrays", [
-    {**SPARSE, "y": None}, {**MASKED, "y": None}, {**PLAIN, "y": Y * np.nan},
-    {**MASKED, "train_mask": np.zeros(6, bool)},
-])  # fmt: skip
+@pytest.mark.parametrize("arrays", [{**SPARSE, "y": None}, {**MASKED, "y": None}, {**MASKED, "train_mask": SPLIT > 3}])
 def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, arrays: dict[str, Any]) -> None:
-    """It is read and loaded, and refused where a loss is asked for; the nodes are the rows of x."""
     graph = _load(tmp_path, arrays)
     assert graph.num_nodes == len(graph.labels) == len(graph.split) == 6
     assert not (graph.split == TRAIN).any()
@@ -255,16 +239,12 @@ INTEGERS = st.sampled_from([np.int32, np.int64, np.uint8, np.uint64])
 @given(st.one_of(ENDS, ENDS.map(lambda pairs: pairs * 256)), INTEGERS)
 def test_every_edge_is_there_in_both_directions_once(pairs: list[tuple[int, int]], dtype: Any) -> None:
     """The neighbours are those of a set of pairs, however often each is given; each node's ascend; no loop is left."""
-    indptr, indices = edges.undirected(*np.array(pairs, dtype).reshape(-1, 2).T, 7)
+    sources, targets = np.array(pairs, dtype).reshape(-1, 2).T
+    indptr, indices = edges.undirected(sources, targets, 7)
     found = list(zip(np.repeat(np.arange(7), np.diff(indptr)).tolist(), indices.tolist(), strict=True))
     assert found == sorted({(a, b) for pair in pairs for a, b in (pair, pair[::-1]) if a != b})
-    assert (indptr.dtype, indices.dtype) == (np.int64, np.int32)
-
-
-def test_small_weights_keep_their_digits_behind_large_ones() -> None:
-    graph = make_directed_graph(5, [(0, 1)] * 9 + [(1, 3), (2, 3)])
-    graph = replace(graph, weights=np.array([1e9] * 9 + [2e-6, 3e-6], np.float32))
-    np.testing.assert_allclose(graph.strengths, [0, 9e9, 0, 5e-6, 0], rtol=1e-7)
+    assert indptr.dtype == np.int64
+    assert indices.dtype == np.int32
 
 
 @given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.integers(-3, 3)))

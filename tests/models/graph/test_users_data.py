@@ -105,7 +105,6 @@ def test_floats_are_of_the_type_that_is_asked_for(framework: str, tmp_path: Path
 
 @each_framework
 def test_edges_alone_are_a_graph(framework: str, tmp_path: Path) -> None:
-    """If something says how many nodes there are. What begins with features says that it lacks them."""
     with pytest.raises(InputError, match=r"has no x, y or num_nodes"):
         ug.from_edges(EDGES, tmp_path / "none")
     folder = ug.from_edges(EDGES, tmp_path / "own", num_nodes=N)
