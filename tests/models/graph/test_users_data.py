@@ -175,7 +175,7 @@ def test_sparse_features_reach_the_layer_that_multiplies_them(kind: Any, bag_of_
             torch.testing.assert_close(one.grad, other.grad)
 
     _on_parts(bag_of_words, 3, work)
-    predicted = ug.torch.predict([plain], bag_of_words, data_dir=bag_of_words.parent)
+    predicted = ug.torch.predict([plain.eval()], bag_of_words, data_dir=bag_of_words.parent)
     torch.testing.assert_close(predicted, wanted.detach())
 
 
