@@ -1,6 +1,8 @@
 """Small graphs for the tests."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,25 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.data.edges import edges_as_given, undirected
 from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 from unilaunch_graph.partition.part import Part
 
 #: A graph, the owner of each node, and the number of parts.
 Cut = tuple[Graph, NDArray[np.int64], int]
+
+
+def read_graph(name: str | Path, data_dir: Path | None = None, seed: int = 0) -> Any:
+    """Return a data set, as it is given."""
+    return open_dataset(str(name), data_dir, None, seed, None).load()
+
+
+def edges_of(graph: Graph) -> list[tuple[Any, ...]]:
+    """Return source, target, weight and features of each edge, by target."""
+    targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+    weights = np.ones(len(targets)) if graph.weights is None else graph.weights
+    features = map(tuple, graph.edge_arrays.get("edge_attr", np.zeros((len(targets), 0))).tolist())
+    return list(zip(graph.indices.tolist(), targets.tolist(), weights.tolist(), features, strict=True))
 
 
 def make_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
@@ -46,23 +62,23 @@ def make_directed_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
 
 
 @st.composite
-def cut_directed_graphs(draw: st.DrawFn) -> Cut:
-    """Draw a graph with directions, loops and duplicates, an owner of each node, and the number of parts."""
-    num_nodes, num_parts = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+def _cut(draw: st.DrawFn, make: Callable[..., Graph], most_nodes: int, most_parts: int) -> Cut:
+    """Draw a graph with loops and duplicates, an owner of each node, and the number of parts; parts may be empty."""
+    num_nodes, num_parts = draw(st.integers(1, most_nodes)), draw(st.integers(1, most_parts))
     node = st.integers(0, num_nodes - 1)
-    graph = make_directed_graph(num_nodes, draw(st.lists(st.tuples(node, node), max_size=60)))
+    graph = make(num_nodes, draw(st.lists(st.tuples(node, node), max_size=60)))
     owner = draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
     return graph, np.array(owner, np.int64), num_parts
 
 
-@st.composite
-def cut_graphs(draw: st.DrawFn) -> Cut:
-    """Draw a graph, an owner of each node, and the number of parts; parts may be empty."""
-    num_nodes, num_parts = draw(st.integers(1, 24)), draw(st.integers(1, 5))
-    node = st.integers(0, num_nodes - 1)
-    graph = make_graph(num_nodes, draw(st.lists(st.tuples(node, node), max_size=60)))
-    owner = draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
-    return graph, np.array(owner, np.int64), num_parts
+def cut_graphs() -> st.SearchStrategy[Cut]:
+    """Draw a symmetric graph and a cut of it."""
+    return _cut(make_graph, 24, 5)
+
+
+def cut_directed_graphs() -> st.SearchStrategy[Cut]:
+    """Draw a graph with directions, and a cut of it."""
+    return _cut(make_directed_graph, 12, 4)
 
 
 def dense_adjacency(graph: Graph) -> NDArray[np.bool_]:
@@ -80,12 +96,6 @@ def dense_a_hat(graph: Graph) -> NDArray[Any]:
 
 
 def parts_of(graph: Graph, owner: Any = None, num_parts: int = 0) -> list[Part]:
-    """Return the parts of a graph.
-
-    Args:
-        graph: The graph; of a directed one the nodes are ordered by its symmetric form.
-        owner: The part of each node; None: one part is the whole graph. (num_nodes,)
-        num_parts: Their number, if the last ones are empty.
-    """
+    """Return the parts of a graph; *num_parts* if the last ones are empty; without an owner one part is all."""
     owners = np.zeros(graph.num_nodes, np.int64) if owner is None else np.asarray(owner, np.int64)
     return list(split_parts(graph, order_nodes(graph.structure(), owners, num_parts or int(owners.max()) + 1)))

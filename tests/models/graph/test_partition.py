@@ -1,105 +1,87 @@
-"""Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
+"""Parts of a graph: each node is owned once, what one part sends another receives, and products are the graph's."""
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph, parts_of
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, edges_of, make_graph, parts_of
+from threaded_ranks import on_every_rank
 from unilaunch.errors import InputError, PluginError
+from unilaunch.interfaces.backend import Collectives
 from unilaunch_graph.data import edges
 from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.exchange.cover import smallest_cover
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.kernels.choice import choose_kernels
+from unilaunch_graph.operators.halo_edges import DirectedEdges, HaloEdges, serving
 from unilaunch_graph.partition import cut as cutting
 from unilaunch_graph.partition import partitioners
 from unilaunch_graph.partition.cut import order_nodes, split_parts
-from unilaunch_graph.partition.partitioners import Metis, assign
+from unilaunch_graph.partition.partitioners import assign
 from unilaunch_graph.partition.statistics import halo_size
 
 CUTS = st.one_of(cut_graphs(), cut_directed_graphs())
 
 
 @given(CUTS)
-def test_every_node_is_owned_once(cut: Cut) -> None:
-    """By the part that was chosen for it, with its own features and label."""
+def test_the_parts_are_the_graph(cut: Cut) -> None:
+    """Put together again: each node with its own rows, at its owner; each edge once, with its weight and features."""
     graph, owner, _ = cut
-    parts = parts_of(*cut)
+    parts, found = parts_of(*cut), []
     assert sorted(np.concatenate([part.owned for part in parts])) == list(range(graph.num_nodes))
     for part in parts:
         assert (owner[part.owned] == part.index).all()
         np.testing.assert_array_equal(np.asarray(part.features)[:, 0], part.owned)
         np.testing.assert_array_equal(part.strengths, graph.strengths[part.owned])
         assert (part.loops == 1).all()
-        assert part.split_sizes[0] == (graph.split == TRAIN).sum()
+        assert (part.is_directed, part.split_sizes[0]) == (graph.is_directed, (graph.split == TRAIN).sum())
+        for kind, names in (("owned", part.owned), ("halo", part.halo)):
+            indptr, indices, weights, arrays = (
+                getattr(part, f"{kind}_{what}") for what in ("indptr", "indices", "weights", "edge_arrays")
+            )
+            assert all((np.diff(indices[begin:end]) >= 0).all() for begin, end in pairwise(indptr))
+            weights = weights if len(weights) else None
+            edges = edges_of(replace(graph, indptr=indptr, indices=indices, weights=weights, edge_arrays=arrays))
+            found += [(names[source], part.owned[target], *more) for source, target, *more in edges]
+    assert sorted(found) == sorted(edges_of(graph))
 
 
 @given(CUTS)
 def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
-    """All sources of in-edges, each once, grouped by owner; `halo_size` counts the same."""
+    """Sources of in-edges, each once, grouped by owner, in the order in which it sends; `halo_size` counts the same."""
     graph, owner, num_parts = cut
     dense, parts = dense_adjacency(graph), parts_of(*cut)
     for part in parts:
         near = dense[part.owned].any(axis=0) & (owner != part.index)
         assert sorted(part.halo) == list(np.flatnonzero(near))
         np.testing.assert_array_equal(owner[part.halo], np.repeat(np.arange(num_parts), part.halo_counts))
+        for receiver, rows in zip(parts, np.split(part.send_rows, np.cumsum(part.send_counts)[:-1]), strict=True):
+            arriving = np.split(receiver.halo, np.cumsum(receiver.halo_counts)[:-1])[part.index]
+            np.testing.assert_array_equal(part.owned[rows], arriving)
     assert halo_size(graph, owner, num_parts) == sum(part.num_halo for part in parts)
-
-
-@given(CUTS)
-def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
-    """Part a's group for b names the nodes of b's group from a."""
-    parts = parts_of(*cut)
-    for sender in parts:
-        groups = np.split(sender.owned[sender.send_rows], np.cumsum(sender.send_counts)[:-1])
-        for receiver, group in zip(parts, groups, strict=True):
-            arriving = np.split(receiver.halo, np.cumsum(receiver.halo_counts)[:-1])[sender.index]
-            np.testing.assert_array_equal(group, arriving)
-
-
-def _edges(indptr: Any, sources: Any, targets: Any, weights: Any, arrays: Any) -> list[tuple[float, ...]]:
-    """Return each edge: target, source, weight, features, position in the list."""
-    weights = weights if weights is not None and len(weights) else np.ones(len(sources))
-    of_edges = (column for array in arrays.values() for column in np.atleast_2d(array.T))
-    columns = (np.repeat(targets, np.diff(indptr)), sources, weights, *of_edges)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-@given(CUTS)
-def test_the_parts_edges_are_the_graphs(cut: Cut) -> None:
-    """Put together again, nothing is missing and nothing is new: no duplicate, no loop, no weight, no edge feature."""
-    graph, _, _ = cut
-    found: list[tuple[float, ...]] = []
-    for part in parts_of(*cut):
-        assert part.is_directed == graph.is_directed
-        for kind, names in (("owned", part.owned), ("halo", part.halo)):
-            indptr, indices, weights, arrays = (
-                getattr(part, f"{kind}_{what}") for what in ("indptr", "indices", "weights", "edge_arrays")
-            )
-            for begin, end in pairwise(indptr):
-                assert (np.diff(indices[begin:end]) >= 0).all()
-            found += _edges(indptr, names[indices], part.owned, weights, arrays)
-    every = np.arange(graph.num_nodes)
-    assert sorted(found) == sorted(_edges(graph.indptr, graph.indices, every, graph.weights, graph.edge_arrays))
 
 
 def _grid(side: int) -> Graph:
     at = np.arange(side * side).reshape(side, side)
-    across = list(zip(at[:, :-1].ravel(), at[:, 1:].ravel(), strict=True))
-    down = list(zip(at[:-1].ravel(), at[1:].ravel(), strict=True))
-    return make_graph(side * side, [(int(a), int(b)) for a, b in across + down])
+    pairs = np.concatenate([np.stack([at[:, :-1], at[:, 1:]], 2), np.stack([at[:-1].T, at[1:].T], 2)])
+    return make_graph(side * side, pairs.reshape(-1, 2).tolist())
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 8])
 def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
-    """The seed is fixed; the halo of a grid is near its cut."""
     graph = _grid(20)
     owner = assign(graph, num_parts, "nodes").owner
     np.testing.assert_array_equal(owner, assign(graph, num_parts, "nodes").owner)
@@ -114,12 +96,10 @@ def _communities(count: int) -> Graph:
     nodes = np.arange(50 * count)
     near = [(nodes // 50 * 50 + (draw.random(len(nodes)) ** 3 * 50).astype(int), nodes) for _ in range(12)]
     sources, targets = np.concatenate([*map(np.array, near), np.array((draw.permutation(nodes), nodes))], axis=1)
-    graph = make_graph(len(nodes), list(zip(sources.tolist(), targets.tolist(), strict=True)))
-    return graph.symmetrised()[0]
+    return make_graph(len(nodes), list(zip(sources.tolist(), targets.tolist(), strict=True)))
 
 
 def test_mtkahypar_cuts_alike_each_time() -> None:
-    """Evenly; it sees the halo itself, and makes a smaller one than METIS alone."""
     graph = _communities(16)
     alone = partitioners.metis(graph.indptr, graph.indices, 4, graph.degrees, objtype=1, ncuts=5)
     other, again = (assign(graph, 4, "edges", "mtkahypar") for _ in range(2))
@@ -129,23 +109,11 @@ def test_mtkahypar_cuts_alike_each_time() -> None:
     assert other.partitioner == f"mtkahypar {version('mtkahypar')}"
 
 
-def test_metis_cuts_where_no_other_is_asked_for() -> None:
-    """Others are slow on some graphs: minutes for a random one of a million edges. An unknown one is refused."""
+def test_other_partitioners_are_asked_for_and_have_a_bound_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metis cuts else: others are slow on some graphs, minutes for a random one of a million edges."""
     assert assign(_grid(4), 2, "edges").partitioner == f"pymetis {version('pymetis')}"
     with pytest.raises(PluginError, match="no partitioner 'scotch'; installed: metis, mtkahypar"):
         assign(_grid(4), 2, "edges", "scotch")
-
-
-@pytest.mark.parametrize("owner", [np.full(16, 2), np.full(16, -1), np.zeros(15, np.int64)], ids=["2", "-1", "fewer"])
-def test_parts_that_there_are_not_are_refused(owner: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a partitioner of somebody else: nothing is counted with them."""
-    monkeypatch.setattr(Metis, "cut", lambda *_: owner)
-    with pytest.raises(PluginError, match=r"pymetis .*: it must give each of 16 nodes a part from 0 to 1"):
-        assign(_grid(4), 2, "nodes", "metis")
-
-
-def test_a_partitioner_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mt-KaHyPar took more than three minutes for a random graph of a million edges, and nothing was said."""
     monkeypatch.setattr(partitioners, "PATIENCE", 0.01)
     with pytest.raises(PluginError, match=r"mtkahypar .*: no partition after 0\.01 s.*leave --partitioner out"):
         assign(_grid(4), 2, "nodes", "mtkahypar")
@@ -153,7 +121,6 @@ def test_a_partitioner_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatc
 
 @given(st.data())
 def test_no_part_is_empty_while_there_are_nodes(data: st.DataObject) -> None:
-    """A tree of 70 nodes in 35 parts had 13 empty ones."""
     num_nodes = data.draw(st.integers(2, 70))
     edges = [(data.draw(st.integers(0, node - 1)), node) for node in range(1, num_nodes) if data.draw(st.booleans())]
     num_parts = data.draw(st.integers(1, num_nodes + 2))
@@ -175,12 +142,12 @@ def test_edges_or_training_nodes_can_be_balanced_instead() -> None:
     assert unevenness(grid, "train", grid.split == TRAIN) <= 1.2
 
 
-_RANK = """
+RANK = """
 from graphs_by_hand import make_graph
 from unilaunch_graph.partition import partitioners
 partitioners.assign(make_graph(9, [(node, node + 1) for node in range(8)]), 2, "nodes", "endless")
 """
-_ENDLESS = """
+ENDLESS = """
 import os, time
 from unilaunch_graph.partition.partitioners import Partitioner
 class Endless(Partitioner):
@@ -192,43 +159,38 @@ class Endless(Partitioner):
 """
 
 
-def test_a_partitioner_ends_when_its_rank_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It computed on, for up to ten minutes, beside the next attempt's."""
+def test_a_partitioner_from_outside_ends_when_its_rank_is_killed(tmp_path: Path, monkeypatch: Any) -> None:
     info = tmp_path / "endless-1.dist-info"
     info.mkdir()
-    (tmp_path / "endless.py").write_text(_ENDLESS)
+    (tmp_path / "endless.py").write_text(ENDLESS)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: endless\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[unilaunch.partitioners]\nendless = endless:Endless\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
     monkeypatch.setenv("STARTED", str(tmp_path / "started"))
     os.mkfifo(tmp_path / "started")
-    with subprocess.Popen([sys.executable, "-c", _RANK]) as rank, (tmp_path / "started").open() as started:
+    with subprocess.Popen([sys.executable, "-c", RANK]) as rank, (tmp_path / "started").open() as started:
         assert started.readline() == "started\n"
         rank.kill()
         assert started.read() == "", "the end of the pipe: the partitioner has ended too"
 
 
 def test_more_edges_than_32_bits_count_are_cut_and_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """METIS sees as many of them as it can count, and the parts are those of the whole graph."""
-    graph, counted = _communities(16), []
-    metis = partitioners.metis
+    graph, counted, metis = _communities(16), [0], partitioners.metis
 
     def counting(indptr: Any, indices: Any, *more: Any, **options: Any) -> NDArray[np.int64]:
         counted.append(len(indices))
         return metis(indptr, indices, *more, **options)
 
-    for module in (partitioners, cutting):
-        monkeypatch.setattr(module, "metis", counting)
     for limit in (len(graph.indices) - 1, 8 * graph.num_nodes):
         counted.clear()
-        monkeypatch.setattr(partitioners, "MOST", limit)
-        monkeypatch.setattr(cutting, "MOST", limit)
-        for module in (edges, cutting):
-            monkeypatch.setattr(module, "WIDE", limit)
+        for module, name, value in (
+            (partitioners, "metis", counting), (cutting, "metis", counting), (partitioners, "MOST", limit),
+            (cutting, "MOST", limit), (edges, "WIDE", limit), (cutting, "WIDE", limit),
+        ):  # fmt: skip
+            monkeypatch.setattr(module, name, value)
         owner = assign(graph, 2, "nodes").owner
         parts = list(split_parts(graph, order_nodes(graph, owner, 2)))
-        assert counted
-        assert max(counted) <= limit
+        assert 0 < max(counted) <= limit
         assert halo_size(graph, owner, 2) <= 0.8 * halo_size(graph, np.arange(graph.num_nodes) % 2, 2)
         assert sum(len(part.owned_indices) + len(part.halo_indices) for part in parts) == len(graph.indices)
         dense = dense_adjacency(graph)
@@ -238,7 +200,6 @@ def test_more_edges_than_32_bits_count_are_cut_and_ordered(monkeypatch: pytest.M
 
 
 def test_a_graph_with_more_nodes_than_metis_counts_needs_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says so; with one, the nodes of a part keep their order."""
     for module in (partitioners, cutting):
         monkeypatch.setattr(module, "MOST", 100)
     graph = _grid(40)
@@ -246,3 +207,52 @@ def test_a_graph_with_more_nodes_than_metis_counts_needs_an_owner(monkeypatch: p
         assign(graph, 2, "nodes")
     ordered = order_nodes(graph, np.arange(1600) % 2, 2)
     np.testing.assert_array_equal(ordered.nodes, [*range(0, 1600, 2), *range(1, 1600, 2)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=20))
+def test_the_cover_is_the_smallest(ends: list[tuple[int, int]]) -> None:
+    """Rows or partial sums: every edge has an end in it; no smaller set of rows and columns has."""
+    pairs = sp.csr_array((np.ones(len(ends), np.int8), tuple(np.array(ends, int).reshape(-1, 2).T)), shape=(5, 6))
+    pairs.sum_duplicates()
+    rows, columns = smallest_cover(pairs)
+
+    def covers(chosen: set[int]) -> bool:
+        return all(row in chosen or column + 5 in chosen for row, column in ends)
+
+    chosen = {*np.flatnonzero(rows).tolist(), *(np.flatnonzero(columns) + 5).tolist()}
+    assert covers(chosen)
+    assert not chosen or not any(covers(set(other)) for other in combinations(range(11), len(chosen) - 1))
+
+
+@given(cut=CUTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_products_are_the_halos_with_the_fewest_messages(cut: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W and its transpose, with weights, loops and parallel edges; repeats have the same bits. No memory is shared."""
+    monkeypatch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
+    graph, owner, num_parts = cut
+    parts = parts_of(graph, owner, num_parts)
+    x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
+
+    def work(rank: int, collectives: Collectives) -> tuple[Any, ...]:
+        part, meter = parts[rank], Meter()
+        kernels = choose_kernels(np.dtype(np.float64), part.num_edges, 1)
+        halo = serving(HaloExchange(part, collectives, meter), kernels, None)
+        edges = (DirectedEdges if graph.is_directed else HaloEdges)(part, halo, kernels, None)
+        meter.read()
+        once, again = (
+            [step(x[part.owned], lambda rows, _: rows) for step in (edges.matmat, edges.rmatmat)] for _ in range(2)
+        )
+        np.testing.assert_array_equal(once, again)
+        return (*once, meter.read()[1])
+
+    results, dense = on_every_rank(num_parts, work), np.zeros((graph.num_nodes, graph.num_nodes))
+    for source, target, weight, _ in edges_of(graph):
+        dense[target, source] += weight
+    for part, (product, back, _) in zip(parts, results, strict=True):
+        np.testing.assert_allclose(product, (dense @ x)[part.owned], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(back, (dense.T @ x)[part.owned], rtol=0, atol=1e-12)
+    least = sum(
+        sum(map(np.sum, smallest_cover(sp.csr_array(dense[owner == target][:, owner == source]))))
+        for target in range(num_parts) for source in range(num_parts) if source != target
+    )  # fmt: skip
+    assert sum(received for _, _, received in results) == 2 * 2 * 3 * 8 * least
