@@ -13,45 +13,32 @@ from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_torch.backend import TorchBackend
 
 WORLD = World(rank=3, size=4, local_rank=1, local_size=2, node_rank=1, num_hosts=2, host="b", launcher="Open MPI 5")
-MEETING = Rendezvous("10.0.0.1", 4321, "eth1")
+CPU, MEETING = Placement("cpu", 0, 2), Rendezvous("10.0.0.1", 4321, "eth1")
 THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-TORCH = {
-    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-}  # fmt: skip
+RANK = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+TORCH = RANK | {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
 MET = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4321"}
 MINDSPORE = {"RANK_ID": "3", "RANK_SIZE": "4", "GLOG_v": "3"}
-CASES: dict[str, tuple[Backend, Placement, Rendezvous | None, dict[str, str]]] = {
-    "torch on cpu": (TorchBackend(), Placement("cpu", 0, 2), None, TORCH),
-    "torch on cuda": (
-        TorchBackend(), Placement("cuda", 1, 2), MEETING,
-        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"},
-    ),
-    "torch on npu": (
-        TorchBackend(), Placement("npu", 1, 2), MEETING,
-        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"},
-    ),
-    "mindspore on cpu": (MindSporeBackend(), Placement("cpu", 0, 2), None, MINDSPORE | {"DEVICE_ID": "0"}),
-    "mindspore on npu": (
-        MindSporeBackend(), Placement("npu", 1, 2), MEETING,
-        MINDSPORE | MET | {"DEVICE_ID": "1", "HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"},
-    ),
-}  # fmt: skip
+HCCL = {"HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_variables_of_each_framework_and_device(case: str) -> None:
+@pytest.mark.parametrize(("backend", "device", "expected"), [
+    (TorchBackend(), "cpu", TORCH),
+    (TorchBackend(), "cuda", TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}),
+    (TorchBackend(), "npu", TORCH | MET | HCCL | {"GLOO_SOCKET_IFNAME": "eth1"}),
+    (MindSporeBackend(), "cpu", MINDSPORE | {"DEVICE_ID": "0"}),
+    (MindSporeBackend(), "npu", MINDSPORE | MET | HCCL | {"DEVICE_ID": "1"}),
+])  # fmt: skip
+def test_variables_of_each_framework_and_device(backend: Backend, device: str, expected: dict[str, str]) -> None:
     """All of them, and no other."""
-    backend, placement, rendezvous, expected = CASES[case]
+    placement, rendezvous = (CPU, None) if device == "cpu" else (Placement(device, 1, 2), MEETING)
     assert framework_env([backend], WORLD, placement, rendezvous, {}) == THREADS | expected
 
 
-def test_a_program_without_a_framework_finds_its_rank() -> None:
+@pytest.mark.parametrize("exported", [{}, {"RANK": "9", "LOCAL_RANK": "9"}])
+def test_a_program_without_a_framework_finds_its_rank(exported: dict[str, str]) -> None:
     """Whatever another launcher has left in the shell."""
-    identity = {name: TORCH[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
-    for exported in ({}, {"RANK": "9", "LOCAL_RANK": "9"}):
-        chosen = framework_env([], WORLD, Placement("cpu", 0, 2), MEETING, exported, program=True)
-        assert chosen == THREADS | MET | identity
+    assert framework_env([], WORLD, CPU, MEETING, exported, program=True) == THREADS | MET | RANK
 
 
 ELSEWHERE = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "29500"}
@@ -78,7 +65,7 @@ def test_options_win_over_what_is_exported_and_that_over_the_ranks_share(
 ) -> None:
     """What is exported is left as it is: None, it is not even mentioned."""
     backends, world = [TorchBackend(), MindSporeBackend()], replace(WORLD, launcher=launcher)
-    chosen = framework_env(backends, world, Placement("cpu", 0, 2), MEETING, exported, **options)
+    chosen = framework_env(backends, world, CPU, MEETING, exported, **options)
     assert {name: chosen.get(name) for name in expected} == expected
 
 
