@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from unilaunch.doctor.diagnosis import HostFacts, Measured, diagnose, differing, find_slow, healthy, unconnected
+from unilaunch.doctor.diagnosis import HostFacts, Measured, diagnose, find_slow, healthy, unconnected
 
 PACKAGES = {"torch": "2.13.0", "mindspore": "2.10.0", "numpy": "1.26.4", "unilaunch": "0.1.0"}
 WELL: dict[str, Any] = {
@@ -19,17 +19,9 @@ def _visit(host: str, slots: int = 4, skew: float = 0.0, named: str = "", **chan
     return HostFacts(host, slots, {**WELL, **changed}, skew, named or host)
 
 
-def test_an_older_unilaunch_tells_less_and_is_named() -> None:
-    facts = {**WELL, "packages": PACKAGES | {"unilaunch": "0.0.9"}}
-    del facts["full"]
-    (finding,) = diagnose([_visit("a"), HostFacts("b", 4, facts), _visit("c")])
-    assert finding.text == "b has unilaunch 0.0.9, the others 0.1.0: pip install unilaunch==0.1.0 there"
-    assert diagnose([_visit("a"), _visit("b"), HostFacts("c", 4, {})]) == []  # c has been reported already
-
-
 @pytest.mark.parametrize(("changed", "words", "stops"), [
     ({"python": "3.12.1"}, "b has Python 3.12.1, the others 3.11.7", True),
-    ({"packages": PACKAGES | {"torch": "2.12.0"}}, "b has torch 2.12.0, the others 2.13.0: pip install", True),
+    ({"packages": PACKAGES | {"torch": "2.1"}}, "b has torch 2.1, the others 2.13.0: pip install torch==2.13.0", True),
     ({"packages": {"torch": "2.13.0", "numpy": "1.26.4", "unilaunch": "0.1.0"}}, "b has no mindspore", True),
     ({"packages": PACKAGES | {"pymetis": "1"}}, "b has pymetis 1, the others have none", True),
     ({"devices": {"cuda": 2, "npu": 0}}, "b has slots=4 and 2 cuda devices: write slots=2", True),
@@ -43,16 +35,10 @@ def test_an_older_unilaunch_tells_less_and_is_named() -> None:
 ])  # fmt: skip
 def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, stops: bool) -> None:  # noqa: FBT001
     """With what to do; a job would not start with some of them."""
-    findings = diagnose([_visit("a"), _visit("b", **changed), _visit("c")])
-    (finding,) = [finding for finding in findings if words in finding.text]
+    (finding,) = diagnose([_visit("a"), _visit("b", **changed), _visit("c"), HostFacts("silent", 4, {})])
+    assert words in finding.text
     assert finding.stops is stops
     assert finding.hosts == ("b",) or not stops
-
-
-def test_another_mpi_is_named() -> None:
-    libraries = {"a": "Open MPI v5.0.11", "b": "Open MPI v5.0.6", "c": "Open MPI v5.0.11"}
-    (finding,) = differing(libraries, "as its MPI", "install one version")
-    assert finding.text == "b has as its MPI Open MPI v5.0.6, the others Open MPI v5.0.11: install one version"
 
 
 @pytest.mark.parametrize(("failed", "named"), [
@@ -68,9 +54,7 @@ def test_hosts_that_cannot_connect_are_named(failed: list[str], named: list[str]
 HOSTS = ["a", "b", "c", "d", "e"]
 
 
-def _measured(
-    slow: object = None, what: str = "", factor: float = 1.3, hosts: int = 5, seed: int = 0
-) -> Measured:  # fmt: skip
+def _measured(slow: object = None, what: str = "", factor: float = 1.3, hosts: int = 5, seed: int = 0) -> Measured:
     """Return measurements with 3 % of noise, in which a host or a pair is *factor* times as slow at *what*."""
     names, chosen = HOSTS[:hosts], random.Random(seed)  # noqa: S311
     pairs = list(combinations(names, 2))

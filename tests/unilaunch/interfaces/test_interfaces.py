@@ -82,17 +82,6 @@ def test_a_figure_that_is_no_number_is_left_out(figure: float | None) -> None:
     assert facts == {"step": "epoch", "number": 3, "total": None, "values": {"norm": 2.0}, "busy": None}
 
 
-@given(st.dictionaries(st.sampled_from(["step", "number", "total", "values", "busy"]), st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
-    max_leaves=4,
-)))  # fmt: skip
-def test_whatever_a_rank_notes_can_be_described(facts: dict[str, Any]) -> None:
-    """A rank's note comes from another process: it may hold anything."""
-    step = Step.from_facts(facts)
-    assert step is None or json.dumps(step.as_facts(), allow_nan=False)
-
-
 def test_what_is_installed_is_found() -> None:
     """Through the door that a third party's plug-ins take too."""
     assert list(plugins.models()) == ["calibration", "gcn", "mnist"]

@@ -9,7 +9,6 @@ import pytest
 
 from unilaunch.folder.files import last_lines
 from unilaunch.look.charts import curve, largest_difference
-from unilaunch.look.drawing import Chart, Curve
 from unilaunch.look.report import make_page
 from unilaunch.look.run_folder import Run
 
@@ -85,14 +84,3 @@ def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
     page = make_page([Run(tmp_path)])
     assert "<pre>12:00 WARNING red</pre>" in page
     assert "<pre>12:00 WARNING red\nloaded\n100% |####|\nsaved\n</pre>" in page
-
-
-@pytest.mark.parametrize("span", [
-    (0.69310, 0.69316), (1e6, 1e6 + 50), (1e-7, 5e-7), (-1.2, 3.0), (0.0, 5e-324), (-1.7e308, 1.7e308),
-])  # fmt: skip
-def test_ticks_differ_from_their_neighbours(span: tuple[float, float]) -> None:
-    """A loss that hardly falls has an axis too."""
-    drawing = Chart("t", "epoch", "loss", [Curve("", dict(enumerate(span, 1)))]).draw()
-    across = Chart("t", "epoch", "loss", [Curve("", {span[0]: 1.0, span[1]: 2.0})]).draw()
-    for drawn in (drawing.y_ticks, across.x_ticks):
-        assert len({tick.text for tick in drawn}) == len(drawn) > 1
