@@ -1,9 +1,6 @@
 """A rank, as far as it shows without a launcher: what ranks agree on, what an agent reads of one, and how it ends."""
 
-import atexit
-import functools
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -26,11 +23,12 @@ from unilaunch.interfaces.step import Step
 from unilaunch.interfaces.world import LauncherInfo
 from unilaunch.rank import work
 from unilaunch.rank.identity import compare_programs, tell_facts
-from unilaunch.rank.interpreter import Registrations
 from unilaunch.rank.program import check_value, exit_code, keep_value
 from unilaunch.rank.status import Pace, Status, StatusPage
 from unilaunch.spec.reading import read_task
 from unilaunch.spec.run_spec import RunSpec
+
+Shown = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -124,30 +122,11 @@ def test_a_program_has_the_exit_code_that_python_gives_it(code: object) -> None:
     assert exit_code(SystemExit(code)) == subprocess.run(line, check=False, capture_output=True).returncode
 
 
-def test_exit_functions_of_frameworks_save_nothing_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name in ((signal, "signal"), (signal, "getsignal"), (atexit, "register")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # the native ones come back after the test
-    (watching := Registrations(lambda: None)).watch()
-
-    def close() -> None:
-        pass
-
-    for module in ("logging", "torch.utils.data", "mpi4py.MPI", "wandb.sdk"):
-        assert not watching.has_exit_functions
-        close.__module__ = module
-        registered = functools.partial(close) if module == "wandb.sdk" else close
-        assert atexit.register(registered) is registered
-    atexit.unregister(close)
-    assert watching.has_exit_functions
-
-
 @pytest.mark.parametrize(("device", "error", "words"), [
     ("cuda", torch.OutOfMemoryError("CUDA out of memory. Tried 9 GiB. GPU 0 has 5. It"), "GPU 0 has 5: take more GPU"),
     ("cpu", MemoryError("Unable to allocate 7.28 TiB"), "Unable to allocate 7.28 TiB: take more ranks on more hosts"),
 ])  # fmt: skip
-def test_a_model_without_memory_is_one_line(
-    device: str, error: Exception, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_without_memory_is_one_line(device: str, error: Exception, words: str, capsys: Shown) -> None:
     """Of a GPU as of the host: torch's error is no MemoryError; the rank, what could not be had, and what to do."""
     rank = MagicMock(world=MagicMock(rank=0, host="a"), placement=Placement(device, 0, 1))
     assert work._explain(error, rank) == (1, "")

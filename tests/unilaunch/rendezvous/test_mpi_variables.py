@@ -14,6 +14,7 @@ NETWORK, YIELD = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_mpi_yield_when_idle"
 ONE_HOST = SHARED_MEMORY | {NETWORK: "lo"}
 NO_FABRIC = {} if has_fabric() else {"OMPI_MCA_btl": "^ofi"}  # 5 would look for a second for what is not there
 EXPORTED = {YIELD: "0", "OMPI_MCA_btl_tcp_port_min_v4": "7000"}  # of the user's: the rules for them have tests too
+Set = dict[str, str]
 OWN, INSTALLED = ".openmpi/mca-params.conf", "etc/openmpi-mca-params.conf"
 
 
@@ -33,9 +34,7 @@ def _found(version: str, size: int, local_size: int) -> LauncherInfo:
     (_found("5", 4, 2), {}, INSTALLED, "btl_tcp_if_include = eth0", NO_FABRIC),
     (_found("5", 4, 2), {}, INSTALLED, "pml=ucx", {}),
 ])  # fmt: skip
-def test_transport(
-    found: LauncherInfo, exported: dict[str, str], file: str, text: str, expected: dict[str, str], tmp_path: Path
-) -> None:
+def test_transport(found: LauncherInfo, exported: Set, file: str, text: str, expected: Set, tmp_path: Path) -> None:
     """On one host shared memory, with TCP for spawned processes; only where the user or the installation chose none."""
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).write_text(f"{text}\n")
