@@ -34,7 +34,6 @@ def _visit(host: str, slots: int = 4, skew: float = 0.0, named: str = "", **chan
     ({"shares_folder": False}, "b: other files than here", False),
 ])  # fmt: skip
 def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, stops: bool) -> None:  # noqa: FBT001
-    """With what to do; a job would not start with some of them."""
     (finding,) = diagnose([_visit("a"), _visit("b", **changed), _visit("c"), HostFacts("silent", 4, {})])
     assert words in finding.text
     assert finding.stops is stops

@@ -28,21 +28,11 @@ def test_what_slurm_has_allocated(nodes: str, tasks: str, expected: dict[str, in
     {"PE_HOSTFILE": "a 1 all.q@a <NULL>\nb 1 all.q@b <NULL>\na 1 big.q@a <NULL>\n"},
 ], ids=lambda environ: next(iter(environ)))  # fmt: skip
 def test_what_others_have_allocated(environ: dict[str, str], tmp_path: Path) -> None:
-    """The slots of each host, which mpirun gets."""
     for name in [name for name in environ if name.endswith("FILE")]:
         (tmp_path / name).write_text(environ[name])
         environ[name] = str(tmp_path / name)
+    assert is_allocated(environ)
     assert [(host.name, host.slots) for host in hosts_to_name(environ)] == [("a", 2), ("b", 1)]
-
-
-@pytest.mark.parametrize(("environ", "is_one"), [
-    ({"PBS_NODEFILE": "missing"}, True), ({"PE_HOSTFILE": "/dev/null"}, True), ({"LSB_MCPU_HOSTS": "a b c"}, True),
-    ({"PBS_O_WORKDIR": "/"}, False),
-])  # fmt: skip
-def test_an_allocation_that_cannot_be_read(environ: dict[str, str], *, is_one: bool) -> None:
-    """Is one all the same: its hosts are mpirun's to find."""
-    assert is_allocated(environ) == is_one
-    assert hosts_to_name(environ) == allocated_hosts(environ) == ()
 
 
 PET = {
@@ -86,6 +76,5 @@ def test_which_node_this_is(environ: dict[str, str], words: str, expected: tuple
     ({"PET_NODE_RANK": "one"}, "the environment's node_rank: must be a whole number, not 'one'"),
 ])  # fmt: skip
 def test_a_wrong_number_is_named(change: dict[str, str], error: str) -> None:
-    """By the field that it would set."""
     with pytest.raises(UnilaunchError, match=error):
         read_task(LaunchSpec, {"target": "gcn"}, PET | change)

@@ -21,14 +21,12 @@ def _reader(folder: Path, content: bytes, name: str = "stdout", times: str = "",
 
 
 def test_a_lines_time_is_when_the_file_was_as_large(tmp_path: Path) -> None:
-    """Of a progress bar the last state is shown."""
     reader = _reader(tmp_path, b"one\ntwo\n 10%\r100%\r\n", times="1001.5 4 0\n1003.0 20 0\n")
     assert [(line.text, line.time) for line in reader.lines()] == [("one", 1001.5), ("two", 1003.0), ("100%", 1003.0)]
     reader.close()
 
 
 def test_a_records_time_level_and_name_are_its_own(tmp_path: Path) -> None:
-    """What follows it belongs to it."""
     now = time.time()
     clock = time.strftime("%H:%M:%S", time.localtime(now)) + ".250"
     reader = _reader(tmp_path, f"{clock} node7:3 ERROR   it broke\n  File x\nplain\n".encode(), "stderr", began=now - 5)
@@ -39,7 +37,6 @@ def test_a_records_time_level_and_name_are_its_own(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_waits(tmp_path: Path) -> None:
-    """While the rank may go on with it."""
     reader = _reader(tmp_path, b"whole\nha")
     assert [line.text for line in reader.lines(whole=False)] == ["whole"]
     with (tmp_path / "stdout").open("ab") as file:
@@ -51,7 +48,6 @@ def test_a_line_without_an_end_waits(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_anything_can_be_read(content: bytes) -> None:
-    """Binary rubbish too; no line is lost."""
     with TemporaryDirectory() as name:
         reader = _reader(Path(name), content)
         assert len(list(reader.lines())) == len(content.split(b"\n")) - content.endswith(b"\n") - (not content)
@@ -94,7 +90,6 @@ def test_only_what_is_asked_for_is_shown() -> None:
 
 
 def test_a_duration_is_counted_from_now_and_a_time_of_day_is_the_last_one() -> None:
-    """Today's if it has passed, or else yesterday's."""
     now = time.time()
     for text, seconds in (("90s", 90), ("10m", 600), ("2h ago", 7200), ("1.5d", 1.5 * DAY)):
         assert abs(now - seconds - _since(text)) < 5

@@ -61,8 +61,8 @@ def test_a_curve_comes_from_the_result_or_else_from_the_ranks(tmp_path: Path) ->
     ("absent", None, ["no curves: no model &#39;absent&#39;; installed: "], ["<th>num things</th>"]),
     ("train.py", None, ["straggler: rank 0"], ["no curves"]),  # a program has none
 ])  # fmt: skip
-def test_a_model_names_its_figures_and_curves(
-    target: str, result: dict[str, Any] | None, shown: list[str], hidden: list[str], tmp_path: Path
+def test_a_model_names_its_figures(
+    target: str, result: Any, shown: list[str], hidden: list[str], tmp_path: Path
 ) -> None:
     events: Rows = [
         {"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}, {"phase": "end", "exit_code": 75},

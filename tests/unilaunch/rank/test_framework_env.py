@@ -30,7 +30,6 @@ HCCL = {"HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"}
     (MindSporeBackend(), "npu", MINDSPORE | MET | HCCL | {"DEVICE_ID": "1"}),
 ])  # fmt: skip
 def test_variables_of_each_framework_and_device(backend: Backend, device: str, expected: dict[str, str]) -> None:
-    """All of them, and no other."""
     placement, rendezvous = (CPU, None) if device == "cpu" else (Placement(device, 1, 2), MEETING)
     assert framework_env([backend], WORLD, placement, rendezvous, {}) == THREADS | expected
 
@@ -60,10 +59,10 @@ OF_TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THR
     # A rank of torchrun keeps RANK; MindSpore's RANK_ID in the shell is not this rank's.
     ("torchrun", {"RANK": "3", "RANK_ID": "0", "RANK_SIZE": "1"}, {}, {"RANK": None, "RANK_ID": "3", "RANK_SIZE": "4"}),
 ], ids=str)  # fmt: skip
-def test_options_win_over_what_is_exported_and_that_over_the_ranks_share(
-    launcher: str, exported: dict[str, str], options: dict[str, Any], expected: dict[str, str | None]
+def test_options_win_over_what_is_exported(
+    launcher: str, exported: dict[str, str], options: Any, expected: Any
 ) -> None:
-    """What is exported is left as it is: None, it is not even mentioned."""
+    """And that over the rank's share. What is exported is left as it is: None, it is not even mentioned."""
     backends, world = [TorchBackend(), MindSporeBackend()], replace(WORLD, launcher=launcher)
     chosen = framework_env(backends, world, CPU, MEETING, exported, **options)
     assert {name: chosen.get(name) for name in expected} == expected

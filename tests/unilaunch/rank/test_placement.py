@@ -34,7 +34,6 @@ def _facts(
     ("MIG-8f2, MIG-1a", "nvidia0", ["MIG-8f2"]), (" 0, 1 ", "nvidia0 nvidia1", ["0", "1"]),
 ])  # fmt: skip
 def test_visible_devices(mask: str | None, files: str, expected: list[str], tmp_path: Path) -> None:
-    """The mask where there is one, else the device files."""
     for name in (*files.split(), "davinci0"):
         (tmp_path / name).touch()
     assert visible_devices({} if mask is None else {MASKS[0]: mask}, tmp_path) == {"cuda": expected, "npu": ["0"]}
@@ -94,7 +93,6 @@ def test_the_devices_of_ranks(device: str, facts: list[Facts], expected: str) ->
     ("gpu", [_facts("a")], "gpu: this backend runs on cuda, npu, cpu"),
 ])  # fmt: skip
 def test_what_no_device_can_be_had_for_is_refused(device: str, facts: list[Facts], words: str) -> None:
-    """With the rank, the host, and what to do."""
     with pytest.raises(PlacementError, match=words):
         place(device, KINDS, None, facts)
 

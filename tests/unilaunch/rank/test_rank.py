@@ -50,7 +50,6 @@ def test_ranks_that_were_told_different_things_are_refused(options: dict[str, st
 
 
 def test_another_python_is_said_and_another_unilaunch_is_refused() -> None:
-    """With both ranks, and what to type."""
     first, second = ["a", "1.0", "3.11", "/venv/python"], ["b", "1.0", "3.12", "/usr/bin/python"]
     assert compare_programs([first, ["b", "1.0", "3.11", "/other/python"]]) == ""
     said = compare_programs([first, second, first])
@@ -110,7 +109,6 @@ def test_what_cannot_be_sent_is_refused_in_one_line(value: object, tmp_path: Pat
 
 
 def test_an_array_that_finds_no_space_is_named(tmp_path: Path) -> None:
-    """Its file and the reason; numpy's own error has neither."""
     refused = refusal_without_space(lambda: keep_value(np.zeros(8192), "make", tmp_path), 4096)
     assert re.search(r"value\.0\.npy: make returned an array that cannot be written: .*8192", refused)
 

@@ -131,7 +131,6 @@ def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path)
 
 @pytest.mark.parametrize("fault", [STRANGER, 0o644, 0o640, 0o620, "a link", "huge", "nonsense"])
 def test_a_file_that_others_could_have_made_is_not_believed(fault: str | int, cache: Path) -> None:
-    """It is as if there were none."""
     board = cast("FileBoard", _board(_found(1, 2, "run")))
     text = Contact([("127.0.0.1", 1)], new_secret()).text
     file = cache / board.name
