@@ -75,9 +75,7 @@ def test_a_job_that_has_ended_has_the_fields_of_one_that_runs(tmp_path: Path, ca
     (Cause.ENDED_FROM_OUTSIDE, 143, "stopped"),  # by a scheduler, or with a bare mpirun
     (Cause.EXIT, 75, "failed"),  # a script's own code
 ])  # fmt: skip
-def test_a_job_ended_from_outside_was_stopped(
-    cause: Cause, code: int, state: str, tmp_path: Path, capsys: Shown
-) -> None:
+def test_a_job_that_was_stopped(cause: Cause, code: int, state: str, tmp_path: Path, capsys: Shown) -> None:
     """The agents hold the folder's lock for a moment after mpirun has ended."""
     _ranks(tmp_path, '{"time": 1.0, "phase": "program"}')
     write_failure(tmp_path / "rank.0", Failure(cause, "its end", code, rank=0))

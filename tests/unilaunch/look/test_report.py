@@ -61,9 +61,7 @@ def test_a_curve_comes_from_the_result_or_else_from_the_ranks(tmp_path: Path) ->
     ("absent", None, ["no curves: no model &#39;absent&#39;; installed: "], ["<th>num things</th>"]),
     ("train.py", None, ["straggler: rank 0"], ["no curves"]),  # a program has none
 ])  # fmt: skip
-def test_a_model_names_its_figures(
-    target: str, result: Any, shown: list[str], hidden: list[str], tmp_path: Path
-) -> None:
+def test_the_figures_of_models(target: str, result: Any, shown: list[str], hidden: list[str], tmp_path: Path) -> None:
     events: Rows = [
         {"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}, {"phase": "end", "exit_code": 75},
         {"straggler": 0, "host": "node0", "factor": 1.5, "steps": 20},

@@ -73,10 +73,8 @@ def test_the_files_of_version_1(kernel: Path) -> None:
     (2, [(0, 0), (0, 1), (0, 0), (0, 1)], [{0, 2}, {1, 3}]),  # two threads of each core
     (2, [(0, 0), (0, 1), (0, 2)], [{0}, {1, 2}]), (3, [(0, 0), (0, 1)], [{0, 1}] * 3),
 ])  # fmt: skip
-def test_each_rank_has_whole_cores_of_one_memory_node(
-    ranks: int, cores: list[tuple[int, int]], expected: list[set[int]], tmp_path: Path
-) -> None:
-    """More ranks than cores share all of them. The kernel says the memory node and the core of each processor."""
+def test_whole_cores(ranks: int, cores: list[tuple[int, int]], expected: list[set[int]], tmp_path: Path) -> None:
+    """Of one memory node for each rank; more ranks than cores share all. The kernel says node and core of each."""
     for processor, (node, core) in enumerate(cores):
         topology = tmp_path / "cpu" / f"cpu{processor}" / "topology"
         topology.mkdir(parents=True)

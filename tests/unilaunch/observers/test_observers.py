@@ -54,14 +54,12 @@ def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path, monkeyp
     assert re.search(r"unilaunch\.restarts_total\n(.*\n){3}.*IsMonotonic: true", log.read_text())
 
 
-def test_an_unreachable_collector_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It does not delay the end, nor are the SDK's own lines shown; one that never answers gets its 3 seconds."""
+def test_an_unreachable_collector(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is named once, without the SDK's own lines, and does not delay the end; a silent one gets its 3 seconds."""
     monkeypatch.setattr(otlp, "_EVERY", 50)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port, runs, most, why in (
-            ("port", 0.5, 1, ""), (free_ports(1)[0], 0.5, 1, "Connection refused"),
+            ("port", 0.5, 4, ""), (free_ports(1)[0], 0, 1, "Connection refused"),
             (silent.getsockname()[1], 0, 4, "the last figures got no answer"),
         ):  # fmt: skip
             told: list[str] = []
@@ -70,9 +68,7 @@ def test_an_unreachable_collector_is_named_once(
                 begin = time.monotonic()
             assert time.monotonic() - begin < most
             (line,) = told
-            assert line.startswith(
-                f"--observe otlp=http://127.0.0.1:{port}: the metrics do not arrive, the job goes on: "
-            )
+            assert f"--observe otlp=http://127.0.0.1:{port}: the metrics do not arrive, the job goes on: " in line
             assert why in line
     assert capfd.readouterr() == ("", "")
 

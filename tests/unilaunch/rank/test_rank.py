@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from full_disk import refusal_without_space
 from threaded_ranks import RankInTurn, in_turns
 from unilaunch.errors import RefusedTogetherError, SpecError
 from unilaunch.folder.failure import Cause, describe_exception
@@ -106,11 +105,6 @@ def test_a_value_that_is_too_large_is_refused_in_one_line() -> None:
 def test_what_cannot_be_sent_is_refused_in_one_line(value: object, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"make returned a value that cannot be sent \(.*\): expected numbers"):
         keep_value(value, "make", tmp_path)
-
-
-def test_an_array_that_finds_no_space_is_named(tmp_path: Path) -> None:
-    refused = refusal_without_space(lambda: keep_value(np.zeros(8192), "make", tmp_path), 4096)
-    assert re.search(r"value\.0\.npy: make returned an array that cannot be written: .*8192", refused)
 
 
 @pytest.mark.parametrize("code", [None, 0, True, -1, 256, 1 << 70, -(1 << 63) - 1, "words", 3.5])
