@@ -56,14 +56,12 @@ INDEXED = {"JOB_COMPLETION_INDEX": "1"}
     (SKYPILOT, "--nproc-per-node 8", (3, 2, 24, "10.0.0.5", None)),
     ({}, "--nnodes 2 -n 2 --rdzv-endpoint a:29400", (2, None, 2, "a", 29400)),
     ({}, "--nnodes 2 -n 2 --rdzv-endpoint [fd00::1]", (2, None, 2, "fd00::1", None)),
-    ({}, "-n 2 --rdzv-endpoint localhost:0", (1, None, 2, None, None)),
     (SLURM, "--nproc-per-node 8", (2, 1, 16, "gpu03", 10007)),
     (SLURM | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5"}, "-n 2", (2, 1, 2, "gpu03,10.0.0.5", 10007)),
     (SLURM | {"SLURM_STEP_NUM_TASKS": "4"}, "-n 3", (1, None, 3, None, None)),
     (SLURM | {"SLURM_STEP_ID": "4294967291"}, "-n 3", (1, None, 3, None, None)),
     (INDEXED, "-n 3", (1, None, 3, None, None)),
     (INDEXED, "--nnodes 2 --nproc-per-node 2 --master-addr a", (2, 1, 4, "a", None)),
-    (INDEXED, "--nnodes 2 --node-rank 0 -n 4 --master-addr a", (2, 0, 4, "a", None)),
 ], ids=str)  # fmt: skip
 def test_which_node_this_is(environ: dict[str, str], words: str, expected: tuple[object, ...]) -> None:
     """What is typed wins; hosts, a batch script, or several tasks on a node are no nodes by hand."""

@@ -77,7 +77,6 @@ def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
     bar = "".join(f"\r{percent:3}% |####|" for percent in range(101))
     (tmp_path / "rank.0" / "stderr").write_text(f"\x1b[31m12:00 WARNING red\x1b[0m\nloaded\n{bar}\nsaved\r\n\n")
     assert last_lines(tmp_path / "rank.0" / "stderr", 4) == ["loaded", "100% |####|", "saved", ""]
-    assert last_lines(tmp_path / "rank.0" / "none", 4) == []
     (tmp_path / "spec.json").write_text("{}")
     page = make_page([Run(tmp_path)])
     assert "<pre>12:00 WARNING red</pre>" in page

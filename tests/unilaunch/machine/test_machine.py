@@ -101,7 +101,6 @@ def test_strangers_leave_a_process_half_of_its_open_files(monkeypatch: pytest.Mo
 
 @given(pieces=st.lists(st.binary(max_size=120), max_size=6))
 def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None:
-    """It reads 76 bytes of it at most."""
     greeting, read = Listener(new_secret(), "here 1"), 0
     with suppress(NotProvenError):
         for piece in filter(None, pieces):

@@ -52,7 +52,6 @@ def test_visible_devices(mask: str | None, files: str, expected: list[str], tmp_
     ("0", [], "0"), ("GPU-8f2", [], "GPU-8f2"), ("0,5", ["nvidia0"], "5"), ("0", ["nvidia0"], ""), ("-1", [], ""),
 ])  # fmt: skip
 def test_devices_that_are_not_there_are_named(value: str, files: list[str], expected: str, tmp_path: Path) -> None:
-    """A variable that hides all devices names none."""
     for name in files:
         (tmp_path / name).touch()
     lines = absent_devices({MASKS[0]: value}, tmp_path)
@@ -159,12 +158,10 @@ OF_TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THR
     ("Open MPI 5", {"OMP_NUM_THREADS": "7"} | ELSEWHERE, {}, {"OMP_NUM_THREADS": None} | dict.fromkeys(MET)),
     # In torch MKL's variable wins: with the rank's share in it, what the user exported had no effect.
     ("Open MPI 5", {"OMP_NUM_THREADS": "4,2"}, {}, {"MKL_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4"}),
-    ("Open MPI 5", {"OMP_NUM_THREADS": "many"}, {}, {"MKL_NUM_THREADS": "2"}),
     ("Open MPI 5", {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "7"}, {"threads": 2}, THREADS),
     ("torchrun", OF_TORCHRUN, {}, {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": "1"}),
     # Rank 0 listens at the port of the option; a script that found the exported one met other ranks, or none.
     ("Open MPI 5", ELSEWHERE, {"master": ("a", 4321)}, MET),
-    ("Open MPI 5", ELSEWHERE, {"master": ("elsewhere", 29500)}, dict.fromkeys(MET)),
     ("Open MPI 5", ELSEWHERE, {"master": (None, 4321)}, {"MASTER_ADDR": None, "MASTER_PORT": "4321"}),
     ("torchrun", ELSEWHERE | OF_TORCHRUN, {"master": ("a", 4321)}, dict.fromkeys(MET)),  # its agents serve the store
     # A rank of torchrun keeps RANK; MindSpore's RANK_ID in the shell is not this rank's.

@@ -51,9 +51,7 @@ def test_ranks_that_were_told_different_things_are_refused(options: dict[str, st
 def test_another_python_is_said_and_another_unilaunch_is_refused() -> None:
     first, second = ["a", "1.0", "3.11", "/venv/python"], ["b", "1.0", "3.12", "/usr/bin/python"]
     assert compare_programs([first, ["b", "1.0", "3.11", "/other/python"]]) == ""
-    said = compare_programs([first, second, first])
-    assert said.startswith("rank 1 on b has unilaunch 1.0 and Python 3.12 (/usr/bin/python), rank 0 on a ")
-    assert "type mpirun ... /venv/python -m unilaunch run" in said
+    assert "rank 1 on b has unilaunch 1.0 and Python 3.12" in compare_programs([first, second, first])
     with pytest.raises(RefusedTogetherError, match="rank 2 on b has unilaunch 2"):
         compare_programs([first, first, ["b", "2.0", "3.11", "/venv/python"]])
 

