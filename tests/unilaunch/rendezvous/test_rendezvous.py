@@ -396,9 +396,10 @@ def test_a_framework_finds_rank_0_at_a_port_that_is_held_and_then_free(spec: Run
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("", first.port))
     with first.listener as listener:
-        listener.setblocking(False)
+        listener.settimeout(0)
         with pytest.raises(BlockingIOError):  # who takes it over meets only its own clients
             listener.accept()
+        listener.settimeout(10)
         with socket.create_connection(("127.0.0.1", first.port), timeout=10) as client:
             listener.accept()[0].close()  # the side that closes first is the one that lingers
             client.recv(1)
