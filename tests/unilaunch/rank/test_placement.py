@@ -1,66 +1,61 @@
-"""Devices and threads, from what all ranks see."""
+"""Devices and threads, from what all ranks see; the environment that each framework finds."""
 
-import os
-import stat
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unilaunch.errors import EnvironmentMismatchError, PlacementError
+from unilaunch.interfaces.backend import Backend, Placement, Rendezvous
+from unilaunch.interfaces.world import World
+from unilaunch.launchers import set_by_launchers
 from unilaunch.machine.devices import absent_devices, visible_devices
+from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.rank.placement import Facts, place
+from unilaunch.record import replace
+from unilaunch_mindspore.backend import MindSporeBackend
+from unilaunch_torch.backend import TorchBackend
 
 KINDS = ("cuda", "npu", "cpu")
 MASKS = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 
 
 def _facts(
-    host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = (), quota: float | None = None,
+    host: str, cuda: str = "", cores: int = 4, first: int = 0, npu: Sequence[str] = (), quota: float | None = None,
     threads: int | None = None,
 ) -> Facts:  # fmt: skip
-    devices = {"cuda": cuda, "npu": list(npu)}
-    mine = sum(1 << core for core in cores or [0, 1, 2, 3])
+    devices = {"cuda": cuda.split(), "npu": list(npu)}
     return Facts(
-        name=host, host=f"{host} boot", folder="/", cores=mine, quota=quota, threads=threads, devices=devices,
-        monitor="", start="", placeholders={},
+        name=host, host=f"{host} boot", folder="/", cores=(1 << cores) - 1 << first, quota=quota, threads=threads,
+        devices=devices, monitor="", start="", placeholders={},
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("mask", "files", "expected"), [
-    (None, [], []), (None, ["nvidia0", "nvidia1", "nvidiactl"], ["0", "1"]),
-    ("2,3", ["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ["2", "3"]), ("2,3", [], []),
-    ("0,1", ["dxg"], ["0", "1"]),  # one file for all, on Windows
-    ("0,1,2,3", ["nvidia0", "nvidia1"], ["0", "1"]),  # more than there are
-    ("none", ["nvidia0"], []), ("", ["nvidia0"], []), ("0,-1,1", ["nvidia0", "nvidia1"], ["0"]),
-    ("0,0", ["nvidia0", "nvidia1"], []),
-    ("GPU-8f2, GPU-1a", ["nvidia0", "nvidia1"], ["GPU-8f2", "GPU-1a"]), ("GPU-8f2", [], []),
-    ("MIG-8f2, MIG-1a", ["nvidia0"], ["MIG-8f2"]),
+    (None, "", []), (None, "nvidia0 nvidia1 nvidiactl", ["0", "1"]),
+    ("2,3", "nvidia0 nvidia1 nvidia2 nvidia3", ["2", "3"]), ("2,3", "", []),
+    ("0,1", "dxg", ["0", "1"]),  # one file for all, on Windows
+    ("0,1,2,3", "nvidia0 nvidia1", ["0", "1"]),  # more than there are
+    ("none", "nvidia0", []), ("", "nvidia0", []), ("0,-1,1", "nvidia0 nvidia1", ["0"]), ("0,0", "nvidia0 nvidia1", []),
+    ("GPU-8f2, GPU-1a", "nvidia0 nvidia1", ["GPU-8f2", "GPU-1a"]), ("GPU-8f2", "", []),
+    ("MIG-8f2, MIG-1a", "nvidia0", ["MIG-8f2"]), (" 0, 1 ", "nvidia0 nvidia1", ["0", "1"]),
 ])  # fmt: skip
-def test_visible_devices(mask: str | None, files: list[str], expected: list[str], tmp_path: Path) -> None:
-    """The mask where there is one, else the device files."""
-    for name in files:
+def test_visible_devices(mask: str | None, files: str, expected: list[str], tmp_path: Path) -> None:
+    for name in (*files.split(), "davinci0"):
         (tmp_path / name).touch()
-    assert visible_devices({} if mask is None else {MASKS[0]: mask}, tmp_path)["cuda"] == expected
-    (tmp_path / "davinci0").touch()
+    assert visible_devices({} if mask is None else {MASKS[0]: mask}, tmp_path) == {"cuda": expected, "npu": ["0"]}
     assert visible_devices({MASKS[1]: "4,5"}, tmp_path)["npu"] == ["4", "5"]  # Ascend's have a variable of their own
-    assert visible_devices({}, tmp_path)["npu"] == ["0"]
 
 
 @pytest.mark.parametrize(("value", "files", "expected"), [
     ("0", [], ["0"]), ("GPU-8f2", [], ["GPU-8f2"]), ("0,5", ["nvidia0"], ["5"]), ("0", ["nvidia0"], []), ("-1", [], []),
 ])  # fmt: skip
-def test_devices_that_are_not_there_are_named(
-    value: str, files: list[str], expected: list[str], tmp_path: Path
-) -> None:
-    """A variable that hides all devices names none."""
+def test_absent_devices_are_named(value: str, files: list[str], expected: list[str], tmp_path: Path) -> None:
     for name in files:
         (tmp_path / name).touch()
-    lines = absent_devices({"CUDA_VISIBLE_DEVICES": value}, tmp_path)
-    assert [line for line in lines if f": {','.join(expected)} is not there" in line] == lines
-    assert len(lines) == bool(expected)
+    lines = absent_devices({MASKS[0]: value}, tmp_path)
+    assert [line.partition(": ")[2].partition(" is not there")[0] for line in lines] == expected
 
 
 @pytest.mark.parametrize("variable", MASKS)
@@ -68,109 +63,121 @@ def test_devices_without_commas_are_refused(variable: str, tmp_path: Path) -> No
     """The job would run on one of them, or on the CPU."""
     with pytest.raises(EnvironmentMismatchError, match=f"{variable}='0 1': put commas between the devices: 0,1"):
         visible_devices({variable: "0 1"}, tmp_path)
-    assert visible_devices({variable: " 0, 1 "}, tmp_path)
 
 
-DENIED = """
-import os, sys
-from pathlib import Path
-from unilaunch.machine.devices import visible_devices
-folder = Path(sys.argv[1])
-(folder / "cgroup.procs").write_text("0")
-print(*visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, Path(sys.argv[2]))["cuda"])
-print(*visible_devices({}, Path(sys.argv[2]))["cuda"])
-"""
-
-
-@pytest.mark.system
-def test_a_device_is_named_by_its_file_where_the_others_are_denied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("environ", [{MASKS[0]: "0"}, {}])
+def test_a_device_is_named_by_its_file_where_others_are_denied(environ: dict[str, str], tmp_path: Path) -> None:
     """Srun --gpus-per-task=1: each task has CUDA_VISIBLE_DEVICES=0, and its cgroup makes that another device."""
-    cgroups = Path("/sys/fs/cgroup/devices")
-    if os.geteuid() or not os.access(cgroups / "cgroup.procs", os.W_OK):
-        pytest.skip("this machine lacks root or the cgroup of devices (v1)")
-    cgroup = cgroups / f"unilaunch-{os.getpid()}"
-    for number in range(3):
-        os.mknod(tmp_path / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(195, number))
-    cgroup.mkdir()
-    try:
-        for number in (0, 2):
-            (cgroup / "devices.deny").write_text(f"c 195:{number} rwm")
-        line = [sys.executable, "-c", DENIED, str(cgroup), str(tmp_path)]
-        shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
-    finally:
-        cgroup.rmdir()
-    assert shown.split() == ["1", "1"]
+    (tmp_path / "nvidia1").touch()
+    for denied in ("nvidia0", "nvidia2"):
+        (tmp_path / denied).symlink_to("nowhere")  # root may open every file that is there
+    assert visible_devices(environ, tmp_path)["cuda"] == ["1"]
 
 
-def test_local_rank_takes_its_device_on_uneven_hosts() -> None:
-    """Two ranks on one host and one on another, placed round-robin."""
-    facts = [_facts("a", ["0", "1"]), _facts("b", ["0"]), _facts("a", ["0", "1"])]
-    placements = place("cuda", KINDS, None, facts)
-    assert [(p.device, p.index) for p in placements] == [("cuda", 0), ("cuda", 0), ("cuda", 1)]
-    assert str(placements[2]) == "cuda:1"
-
-
-@pytest.mark.parametrize(("facts", "words"), [
-    ([_facts("a", ["0"]), _facts("a", ["0"])], "2 ranks on this host see 1"),
-    ([_facts("a", ["MIG-1"]), _facts("a", ["MIG-1"])], "NCCL connects no ranks that share a GPU: start at"),
-    ([_facts("a", ["0", "1"]), _facts("b", [])], "rank 1 on b: no cuda device is visible"),
+@pytest.mark.parametrize(("device", "facts", "expected"), [
+    ("cuda", [_facts("a", "0 1"), _facts("b", "0"), _facts("a", "0 1")], "cuda:0 cuda:0 cuda:1"),  # round-robin
+    # Masks of each rank's own: two ranks never take one device, in whatever order their masks name them.
+    ("cuda", [_facts("a", "0 1"), _facts("a", "1 0")], "cuda:0 cuda:0"),
+    ("cuda", [_facts("a", "0 1"), _facts("a", "0")], "cuda:1 cuda:0"),
+    ("cuda", [_facts("a", "0 1 2"), _facts("a", "0 1"), _facts("a", "1")], "cuda:2 cuda:0 cuda:0"),
+    ("cuda", [_facts("a", "0"), _facts("a", "1")], "cuda:0 cuda:0"),  # a launcher has given each rank one
+    # Never one rank on a GPU and another on the processor.
+    ("auto", [_facts("a", "0"), _facts("b", "0")], "cuda:0 cuda:0"),
+    ("auto", [_facts("a", "0", npu=["0"]), _facts("b", npu=["0"])], "npu:0 npu:0"),
+    ("auto", [_facts("a")], "cpu"),
 ])  # fmt: skip
-def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
-    """With the rank, the host, and what to do."""
+def test_the_devices_of_ranks(device: str, facts: list[Facts], expected: str) -> None:
+    """Each takes that of its local rank; of "auto", what every rank has."""
+    assert " ".join(map(str, place(device, KINDS, None, facts))) == expected
+
+
+@pytest.mark.parametrize(("device", "facts", "words"), [
+    ("cuda", [_facts("a", "0"), _facts("a", "0")], "2 ranks on this host see 1"),
+    ("cuda", [_facts("a", "MIG-1"), _facts("a", "MIG-1")], "NCCL connects no ranks that share a GPU: start at"),
+    ("cuda", [_facts("a", "0 1"), _facts("b")], "rank 1 on b: no cuda device is visible"),
+    # The whole job would train on the CPU and say nothing.
+    ("auto", [_facts("a", "0"), _facts("b"), _facts("c")], "^rank 1 on b: no cuda device is visible there"),
+    ("gpu", [_facts("a")], "gpu: this backend runs on cuda, npu, cpu"),
+])  # fmt: skip
+def test_what_no_device_can_be_had_for_is_refused(device: str, facts: list[Facts], words: str) -> None:
     with pytest.raises(PlacementError, match=words):
-        place("cuda", KINDS, None, facts)
+        place(device, KINDS, None, facts)
 
 
-@pytest.mark.parametrize(("facts", "device"), [
-    ([_facts("a", ["0"]), _facts("b", ["0"])], "cuda"),
-    ([_facts("a", ["0"], npu=["0"]), _facts("b", [], npu=["0"])], "npu"),
-    ([_facts("a", [])], "cpu"),
-])  # fmt: skip
-def test_auto_takes_what_every_rank_has(facts: list[Facts], device: str) -> None:
-    """Never one rank on a GPU and another on the processor."""
-    assert {p.device for p in place("auto", KINDS, None, facts)} == {device}
-
-
-def test_auto_does_not_leave_a_device_idle_because_one_host_lacks_it() -> None:
-    """The whole job would train on CPU and say nothing."""
-    message = "^rank 1 on b: no cuda device is visible there: check the driver and CUDA_VISIBLE_DEVICES, or take"
-    with pytest.raises(PlacementError, match=message):
-        place("auto", KINDS, None, [_facts("a", ["0"]), _facts("b", []), _facts("c", [])])
-
-
-def test_device_that_the_backend_lacks_is_refused() -> None:
-    """And what it has is named."""
-    with pytest.raises(PlacementError, match="npu: this backend runs on cuda, cpu"):
-        place("npu", ("cuda", "cpu"), None, [_facts("a", [])])
+OF_THREE = _facts("a", cores=64, quota=3.0)
+OF_HOSTS = [OF_THREE, OF_THREE, _facts("b", cores=2, quota=1.5), _facts("c", cores=2)]
 
 
 @pytest.mark.parametrize(("facts", "asked", "threads"), [
-    ([_facts("a", [])] * 2, None, [2, 2]), ([_facts("a", [], [0, 1]), _facts("a", [], [2, 3, 4])], None, [2, 3]),
-    ([_facts("a", [], [0, 1])] * 8, None, [1] * 8), ([_facts("a", [], [0, 1])] * 2, 5, [5, 5]),
+    ([_facts("a")] * 2, None, [2, 2]), ([_facts("a", cores=2), _facts("a", cores=3, first=2)], None, [2, 3]),
+    ([_facts("a", cores=2)] * 8, None, [1] * 8), ([_facts("a", cores=2)] * 2, 5, [5, 5]),
     # Each rank's own OMP_NUM_THREADS, unless the option says more.
-    ([_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])], None, [1, 2]),
-    ([_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])], 3, [3, 3]),
+    ([_facts("a", cores=2, threads=1), _facts("b", cores=2)], None, [1, 2]),
+    ([_facts("a", cores=2, threads=1), _facts("b", cores=2)], 3, [3, 3]),
+    # Two containers of one kernel, of 3 and 1.5 processors, and a host without a quota.
+    ([OF_THREE], None, [3]), (OF_HOSTS, None, [1, 1, 1, 2]), (OF_HOSTS, 5, [5] * 4),
 ])  # fmt: skip
-def test_threads_are_a_share_of_the_affinity_mask(facts: list[Facts], asked: int | None, threads: list[int]) -> None:
-    """Divided by the ranks that share processors; never 0."""
-    assert [p.threads for p in place("cpu", KINDS, asked, facts)] == threads
+def test_threads_of_ranks(facts: list[Facts], asked: int | None, threads: list[int]) -> None:
+    """A share of the affinity mask and of the container's quota, for the ranks that share processors; never 0."""
+    assert [one.threads for one in place("cpu", KINDS, asked, facts)] == threads
 
 
-def test_a_containers_quota_is_shared_too() -> None:
-    """Two containers of one kernel, of 3 and 1.5 processors, and a host without a quota."""
-    of_three = _facts("a", [], list(range(64)), quota=3.0)
-    facts = [of_three, of_three, _facts("b", [], [0, 1], quota=1.5), _facts("c", [], [0, 1])]
-    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 1, 1, 2]
-    assert [p.threads for p in place("cpu", KINDS, None, [of_three])] == [3]
-    assert [p.threads for p in place("cpu", KINDS, 5, facts)] == [5] * 4
+WORLD = World(rank=3, size=4, local_rank=1, local_size=2, node_rank=1, num_hosts=2, host="b", launcher="Open MPI 5")
+CPU, MEETING = Placement("cpu", 0, 2), Rendezvous("10.0.0.1", 4321, "eth1")
+THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+RANK = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+TORCH = RANK | {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
+MET = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4321"}
+MINDSPORE = {"RANK_ID": "3", "RANK_SIZE": "4", "GLOG_v": "3"}
+HCCL = {"HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"}
 
 
-@pytest.mark.parametrize(("masks", "taken"), [
-    (["0,1", "1,0"], ["0", "1"]), (["0,1", "0"], ["1", "0"]), (["0,1,2", "0,1", "1"], ["2", "0", "1"]),
-    (["0", "1"], ["0", "1"]),  # a launcher has given each rank one
+@pytest.mark.parametrize(("backend", "device", "expected"), [
+    (TorchBackend(), "cpu", TORCH),
+    (TorchBackend(), "cuda", TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}),
+    (TorchBackend(), "npu", TORCH | MET | HCCL | {"GLOO_SOCKET_IFNAME": "eth1"}),
+    (MindSporeBackend(), "cpu", MINDSPORE | {"DEVICE_ID": "0"}),
+    (MindSporeBackend(), "npu", MINDSPORE | MET | HCCL | {"DEVICE_ID": "1"}),
 ])  # fmt: skip
-def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
-    """Two ranks never take one device, in whatever order their masks name them."""
-    facts = [_facts("a", mask.split(",")) for mask in masks]
-    placements = place("cuda", KINDS, None, facts)
-    assert [fact["devices"]["cuda"][p.index] for fact, p in zip(facts, placements, strict=True)] == taken
+def test_variables_of_each_framework_and_device(backend: Backend, device: str, expected: dict[str, str]) -> None:
+    placement, rendezvous = (CPU, None) if device == "cpu" else (Placement(device, 1, 2), MEETING)
+    assert framework_env([backend], WORLD, placement, rendezvous, {}) == THREADS | expected
+
+
+@pytest.mark.parametrize("exported", [{}, {"RANK": "9", "LOCAL_RANK": "9"}])
+def test_a_program_without_a_framework_finds_its_rank(exported: dict[str, str]) -> None:
+    """Whatever another launcher has left in the shell."""
+    assert framework_env([], WORLD, CPU, MEETING, exported, program=True) == THREADS | MET | RANK
+
+
+ELSEWHERE = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "29500"}
+OF_TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(("launcher", "exported", "options", "expected"), [
+    ("Open MPI 5", {"OMP_NUM_THREADS": "7"} | ELSEWHERE, {}, {"OMP_NUM_THREADS": None} | dict.fromkeys(MET)),
+    # In torch MKL's variable wins: with the rank's share in it, what the user exported had no effect.
+    ("Open MPI 5", {"OMP_NUM_THREADS": "4,2"}, {}, {"MKL_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4"}),
+    ("Open MPI 5", {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "7"}, {"threads": 2}, THREADS),
+    ("torchrun", OF_TORCHRUN, {}, {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": "1"}),
+    # Rank 0 listens at the port of the option; a script that found the exported one met other ranks, or none.
+    ("Open MPI 5", ELSEWHERE, {"master": ("a", 4321)}, MET),
+    ("Open MPI 5", ELSEWHERE, {"master": (None, 4321)}, {"MASTER_ADDR": None, "MASTER_PORT": "4321"}),
+    ("torchrun", ELSEWHERE | OF_TORCHRUN, {"master": ("a", 4321)}, dict.fromkeys(MET)),  # its agents serve the store
+    # A rank of torchrun keeps RANK; MindSpore's RANK_ID in the shell is not this rank's.
+    ("torchrun", {"RANK": "3", "RANK_ID": "0", "RANK_SIZE": "1"}, {}, {"RANK": None, "RANK_ID": "3", "RANK_SIZE": "4"}),
+], ids=str)  # fmt: skip
+def test_options_win_over_exports(launcher: str, exported: dict[str, str], options: Any, expected: Any) -> None:
+    """And that over the rank's share. What is exported is left as it is: None, it is not even mentioned."""
+    backends, world = [TorchBackend(), MindSporeBackend()], replace(WORLD, launcher=launcher)
+    chosen = framework_env(backends, world, CPU, MEETING, exported, **options)
+    assert {name: chosen.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("exported", "threads"), [
+    (OF_TORCHRUN, None), (OF_TORCHRUN | {"OMP_NUM_THREADS": "3"}, 3), (OF_TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, 1),
+    ({"OMP_NUM_THREADS": "1"}, 1),
+])  # fmt: skip
+def test_the_threads_of_torchrun_are_not_the_users(exported: dict[str, str], threads: int | None) -> None:
+    """It exports 1 for several ranks of a host: a model has its share then."""
+    assert exported_threads(exported, set_by_launchers(exported)) == threads
