@@ -1,9 +1,6 @@
 """Values of options: typed, in variables and in files, and on their way to the ranks, which read no pydantic."""
 
 import json
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from unilaunch.job.api import start
 from unilaunch.record import replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.options import parse
-from unilaunch.spec.reading import make_task, read_file, read_task
+from unilaunch.spec.reading import make_task, read_task
 from unilaunch.spec.run_spec import RunSpec, Spec
 from unilaunch.spec.target import Target
 from unilaunch.spec.task import Task, decode_task, encode_task
@@ -58,65 +55,33 @@ def _rich(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "load_model", lambda _: _RichModel())
 
 
-def _read(words: list[str], **environ: str) -> dict[str, Any]:
-    given = parse(["run", "rich", "--backend", "torch", *words])
-    return dict(read_task(RunSpec, given, environ).options or {})
-
-
 @pytest.mark.usefixtures("_rich")
 @pytest.mark.parametrize(("words", "environ", "field", "value"), [
-    (["--widths", "64", "--widths", "32"], {}, "widths", (64, 32)),
-    (["--widths", "[64, 32]"], {}, "widths", (64, 32)),
+    (["--widths", "64", "--widths", "32"], {}, "widths", (64, 32)), (["--widths", "[64, 32]"], {}, "widths", (64, 32)),
     (["--names", "-a", "--names", "b c"], {}, "names", ["-a", "b c"]), (["--names", "--a"], {}, "names", ["--a"]),
     (["--by-name", '{"a": [1]}', "--by-name", '{"b": [2]}'], {}, "by_name", {"a": [1.0], "b": [2.0]}),
     (["--rate", "none"], {}, "rate", None), ([], {"UNILAUNCH_RATE": "none"}, "rate", None),
     ([], {"UNILAUNCH_WIDTHS": "[8, 4]"}, "widths", (8, 4)),
 ])  # fmt: skip
 def test_several_values_and_none(words: list[str], environ: dict[str, str], field: str, value: Any) -> None:
-    assert _read(words, **environ)[field] == value
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ('target = "gcn"\nargs = 5\n', "args: must be a list, not 5"),
-    ('target = "gcn"\nargs = [1, 2]\n', "args.0: must be a valid string, not 1"),
-    ('target = "gcn"\nargs = ["fast"]\n', "args: gcn is a model and has options, no arguments: fast"),
-    ('target = "a:f"\nargs = 5\n[options]\nlr = 1\n', "args: must be a list of text, not 5"),
-    ('target = "a:f"\n[options]\nday = 2020-01-01\n', "options: day: cannot be sent to the ranks"),
-])  # fmt: skip
-def test_arguments_in_a_file_that_are_none_are_refused(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(text)
-    with pytest.raises(SpecError) as refused:
-        read_task(RunSpec, {"config": str(tmp_path / "run.toml")}, {})
-    assert words in str(refused.value)
+    given = parse(["run", "rich", "--backend", "torch", *words])
+    assert dict(read_task(RunSpec, given, environ).options or {})[field] == value
 
 
 def test_a_spec_from_a_file_takes_the_options_of_the_model_as_config_does(tmp_path: Path) -> None:
-    """The schema that editors know has them beside the others too."""
+    """The schema that editors know has them beside the others too; a slip is refused, of whatever target."""
     file = tmp_path / "run.toml"
     file.write_text('target = "gcn"\nnprocs = 2\nepochs = 5\nhidden = 7\n[options]\nhidden = 8\n')
     spec = LaunchSpec.from_file(file)
     assert (spec.nprocs, spec.options) == (2, {"epochs": 5, "hidden": 8})
     file.write_text('target = "gcn"\nnproc = 2\n')
     spec = LaunchSpec.from_file(file)
-    for target in ("module:function", "script.py", "-m module"):
-        (other := tmp_path / "other.toml").write_text(f'target = "{target}"\nnproc = 2\n')
-        with pytest.raises(SpecError, match=r"other.toml: nproc: no such option; did you mean nproc_per_node\?"):
-            LaunchSpec.from_file(other)
-    for refused in (lambda: start(spec), lambda: read_task(LaunchSpec, {"config": str(file)}, {})):
+    (other := tmp_path / "other.toml").write_text('target = "script.py"\nnproc = 2\n')
+    for refused in (
+        lambda: LaunchSpec.from_file(other), lambda: start(spec), lambda: read_task(LaunchSpec, {"config": file}, {}),
+    ):  # fmt: skip
         with pytest.raises(SpecError, match=r"nproc: no such option; did you mean nproc_per_node\?"):
             refused()
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("a: &a [1]\nb: [*a, *a]\n", "aliases"),
-    ("# " + "x" * (1 << 20) + "\nseed: 1\n", "more than 1 MiB"),
-], ids=["aliases", "large"])  # fmt: skip
-def test_a_file_that_would_grow_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(SpecError, match=words):
-        read_file(tmp_path / "run.yaml")
-    with pytest.raises(SpecError, match="not a file"):  # it might have no end
-        read_file(Path("/dev/zero"))
 
 
 def test_a_broken_plug_in_breaks_only_itself(
@@ -141,20 +106,13 @@ def _task(what: Target, /, **values: Any) -> Task[LaunchSpec]:
 
 _LETTERS = st.characters(codec="utf-8", exclude_characters="\0")  # NUL is refused
 _TEXTS = st.text(_LETTERS, max_size=8) | st.sampled_from(["-out", "--", "a b", "é", "path", "tuple"])
-_VALUES = st.fixed_dictionaries(
-    {},
-    optional={
-        "widths": st.lists(st.integers(-5, 5)).map(tuple),
-        "names": st.lists(_TEXTS),
-        "rate": st.none() | st.floats(allow_nan=False, allow_infinity=False),
-        "files": st.lists(_TEXTS.filter(bool).map(Path)).map(tuple),
-        "by_name": st.dictionaries(_TEXTS, st.lists(st.floats(-1, 1))),
-        "inner": st.builds(_Inner, width=st.integers(), folder=_TEXTS.filter(bool).map(Path)),
-        "flag": st.booleans(),
-        "seed": st.integers(0, 9),
-        "interface": _TEXTS.filter(bool),
-    },
-)
+_VALUES = st.fixed_dictionaries({}, optional={
+    "widths": st.lists(st.integers(-5, 5)).map(tuple), "names": st.lists(_TEXTS), "seed": st.integers(0, 9),
+    "rate": st.none() | st.floats(allow_nan=False, allow_infinity=False), "flag": st.booleans(),
+    "files": st.lists(_TEXTS.filter(bool).map(Path)).map(tuple), "interface": _TEXTS.filter(bool),
+    "by_name": st.dictionaries(_TEXTS, st.lists(st.floats(-1, 1))),
+    "inner": st.builds(_Inner, width=st.integers(), folder=_TEXTS.filter(bool).map(Path)),
+})  # fmt: skip
 
 
 @pytest.mark.usefixtures("_rich")
@@ -163,13 +121,14 @@ def test_every_value_makes_the_way(values: dict[str, Any]) -> None:
     """Of its own type, and equal: lists, optional ones, paths, and what begins with a dash."""
     task = _task(Target("model", "rich"), **values, backend="torch")
     taken = decode_task(encode_task(task), ())
+    assert task.options
     assert taken.options
     for name in _Rich.model_fields:
         ours, theirs = getattr(task.options, name), getattr(taken.options, name)
         if name == "inner":
             ours, theirs = dict(ours), dict(theirs.__dict__)
         assert (type(theirs), theirs) == (type(ours), ours)
-    assert taken.options.to_json() == json.loads(json.dumps(task.options.to_json() if task.options else {}))
+    assert taken.options.to_json() == json.loads(json.dumps(task.options.to_json()))
     assert taken.spec.to_json() == {name: task.spec.to_json()[name] for name in taken.spec.to_json()}
 
 
@@ -181,28 +140,12 @@ def test_a_text_that_fits_into_no_variable_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (lambda told: told | {"version": "0.0.9"}, "launch is unilaunch 0.0.9, and this host has"),
-    (lambda told: told | {"target": {"kind": "script", "name": "none.py"}}, "script none.py: no such file"),
-    (lambda told: told | {"target": {"kind": "model", "name": "none"}}, "no model 'none'"),
+    ({"version": "0.0.9"}, "launch is unilaunch 0.0.9, and this host has"),
+    ({"target": {"kind": "script", "name": "none.py"}}, "script none.py: no such file"),
+    ({"target": {"kind": "model", "name": "none"}}, "no model 'none'"),
 ])  # fmt: skip
-def test_what_does_not_fit_this_host_is_refused(change: Any, words: str) -> None:
+def test_what_does_not_fit_this_host_is_refused(change: dict[str, Any], words: str) -> None:
     """In one line: another version, a script or a model that only the launching host has."""
     told = json.loads(encode_task(_task(Target("model", "gcn"), backend="torch")))
     with pytest.raises((SpecError, PluginError), match=words):
-        decode_task(json.dumps(change(told)), ())
-
-
-def test_a_rank_that_was_handed_its_spec_imports_neither_pydantic_nor_a_parser() -> None:
-    """They would take half of the time that a rank adds to its program's."""
-    text = encode_task(_task(Target("model", "gcn"), backend="torch", epochs=3))
-    program = (
-        "import sys\n"
-        "from unilaunch.spec.task import decode_task\n"
-        "import unilaunch.agent.under_launcher, unilaunch.agent.guard, unilaunch.agent.preload, unilaunch.rank.run\n"
-        f"assert decode_task({text!r}, ()).options.epochs == 3\n"
-        "assert not {'argparse', 'importlib.metadata'} & set(sys.modules)\n"
-        "import unilaunch_gcn.training, unilaunch_graph.partition.preparation, unilaunch_mnist.training\n"
-        "print(sorted({'pydantic', 'unilaunch.spec.run_spec', 'unilaunch.spec.options'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", ""), shlex.join(done.args)
+        decode_task(json.dumps(told | change), ())
