@@ -22,7 +22,6 @@ ALL = (
     "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume my.data:/data "
     "--output-dir /output/run --max-restarts 3 --epochs 3 -x HF_TOKEN=hidden -x 'A=$(B)'"
 )
-
 RESTARTS = "--max-restarts 3 --volume out:/output"
 
 
@@ -49,57 +48,59 @@ def _containers(kind: str, words: str) -> list[dict[str, Any]]:
     return [pod["containers"][0] for fields in _objects(kind, words) for pod in _pods(fields)]
 
 
+def _env(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a container: texts, and the places of the others."""
+    return {one["name"]: one["value"] if "value" in one else one["valueFrom"] for one in container.get("env", [])}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_manifest_is_valid(kind: str) -> None:
-    """With every option; and the check itself sees a wrong field, a wrong type and a missing one."""
-    words = f"{ALL} --nodes 2" if kind == "mpijob" else ALL
-    for fields in _objects(kind, words):
-        assert faults(fields) == []
-        assert len(json.loads(fields["metadata"].get("annotations", {}).get("unilaunch/spec", "{}"))) != 1
-        name = fields["metadata"]["name"]
-        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
-        for pod in _pods(fields):
-            pod["containers"][0] |= {"imagee": "x", "command": "sh"}
-            del pod["containers"][0]["name"]
-        assert len(faults(fields)) == 3 * len(_pods(fields))
-    assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
+    """By the published schemas, with every option; and each pod has what was asked for."""
+    words, grace = (f"{ALL} --nodes 2", 30) if kind == "mpijob" else (f"{ALL} --grace 60", 60)
+    objects = _objects(kind, words) + _objects(kind, "-n 2 --device cuda --backend torch train.py")
+    assert [fault for fields in objects for fault in faults(fields)] == []
+    pods = [pod for fields in _objects(kind, words) for pod in _pods(fields)]
+    for pod in pods:
+        (container,) = pod["containers"]
+        assert container["image"] == "registry/unilaunch:1"
+        assert pod["terminationGracePeriodSeconds"] > grace  # Kubernetes waits longer
+        assert pod["securityContext"]["fsGroup"] == 1000
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
+        assert [claims[mounts[folder]] for folder in ("/output", "/data")] == ["out", "my.data"]
+        assert ("/dev/shm" in mounts) == ("resources" in container)  # noqa: S108
+    limits = [pod["containers"][0]["resources"]["limits"] for pod in pods if "resources" in pod["containers"][0]]
+    assert limits == [{"cpu": "8", "memory": "16Gi"}]
 
 
-@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
-def test_a_pod_may_be_a_node(kind: str) -> None:
-    """One launch in each pod starts the ranks, with a device for each; a pod alone needs no secret."""
+@pytest.mark.parametrize(("kind", "role"), [("jobset", "ranks"), ("trainjob", "node")])
+def test_a_pod_may_be_a_node_or_a_rank(kind: str, role: str) -> None:
+    """One launch in each pod starts its ranks, with a device for each; or the index of the pod is the rank's number."""
     words = "--ranks-per-pod 4 --grace 60 --device cuda --backend torch --name mine --namespace team train.py --lr 1"
     objects = _objects(kind, f"-n 8 {words}")
     assert [(faults(one), one["metadata"]["namespace"]) for one in objects] == [([], "team")] * len(objects)
     (pod,) = (pod for one in objects for pod in _pods(one))
-    assert pod["terminationGracePeriodSeconds"] > 60
     (container,) = pod["containers"]
+    assert pod["terminationGracePeriodSeconds"] > 60
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
     assert container["command"][:5] == ["python", "-m", "unilaunch", "launch", "--spec"]
-    spec, role = json.loads(container["command"][5]), {"jobset": "ranks", "trainjob": "node"}[kind]
+    spec = json.loads(container["command"][5])
     assert (spec["nprocs"], spec["nnodes"], spec["master_port"]) == (8, 2, 29400)
     assert spec["master_addr"] == f"mine-{role}-0-0.mine"
-    secret = {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
-    assert {"name": "UNILAUNCH_SECRET", "valueFrom": secret} in container["env"]
+    assert _env(container)["UNILAUNCH_SECRET"] == {"secretKeyRef": {"name": "mine", "key": "rendezvous"}}
     assert 'rendezvous="$(openssl rand -hex 32)"' in job_file(kind, f"-n 8 {words}")
-    assert "rendezvous" not in job_file(kind, f"-n 4 {words}")
+    assert "rendezvous" not in job_file(kind, f"-n 4 {words}")  # a pod alone needs no secret
     if kind == "trainjob":  # of the size that Trainer gives the job with the label
         runtime, train_job = objects
         assert train_job["spec"]["trainer"] == runtime["spec"]["mlPolicy"] == {"numNodes": 2}
         (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
         labels = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
         assert (job["name"], job["template"]["metadata"]["labels"]) == ("node", labels)
-
-
-@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
-def test_a_pod_may_be_a_rank(kind: str) -> None:
-    """Its number is the index of the pod."""
     (container,) = _containers(kind, "-n 2 --epochs 3")
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    assert {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}} in container["env"]
-    assert {"name": "WORLD_SIZE", "value": "2"} in container["env"]
-    head = f"unilaunch-gcn-{'ranks' if kind == 'jobset' else 'node'}-0-0.unilaunch-gcn"
-    assert {"name": "MASTER_ADDR", "value": head} in container["env"]
+    head = f"unilaunch-gcn-{role}-0-0.unilaunch-gcn"
+    expected = {"RANK": {"fieldRef": {"fieldPath": index}}, "WORLD_SIZE": "2", "MASTER_ADDR": head}
+    assert expected.items() <= _env(container).items()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,73 +118,50 @@ def test_what_a_patch_adds(kind: str, tmp_path: Path) -> None:
         for was, pod in zip(_pods(before), _pods(fields), strict=True):
             kept = {name: value for name, value in was.items() if name != "volumes"}
             assert pod == {**kept, "nodeSelector": {"gpu": "h100"}, "imagePullSecrets": [{"name": "registry"}]}
+    for text, message in (
+        ("pods: {}", "expected fields under"),
+        ("pod: 3", "expected fields under"),
+        ("a: [", "not Y"),
+    ):
+        patch.write_text(text)
+        with pytest.raises(SpecError, match=f"^--patch {patch}: {message}"):
+            job_file(kind, f"-n 2 --patch {patch} train.py")
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("pods: {}", "expected fields under"), ("pod: 3", "expected fields under"), ("a: [", "not YAML: "),
-    (None, "No such file"),
-])  # fmt: skip
-def test_a_patch_that_cannot_be_used_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "patch").write_text(text)
-    with pytest.raises(SpecError, match=f"^--patch {tmp_path}/patch: {message}"):
-        job_file("jobset", f"-n 2 --patch {tmp_path}/patch train.py")
-
-
-def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
-    """JobSet's webhook refuses pods whose names would have more than 63 characters."""
+def test_names() -> None:
+    """Scripts of one folder, however long its path is, and of one name have two; JobSet refuses pods' over 63 letters."""
+    folders = ("", "a/", "/home/me/projects/experiments/2026/", "/home/me/projects/experiments/2025/")
+    scripts = [f"{folder}train_{letter}.py" for folder in folders for letter in "ab"]
+    names = [_objects("jobset", f"-n 2 {script}")[0]["metadata"]["name"] for script in scripts]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("unilaunch-[a-z0-9][a-z0-9-]{0,32}[a-z0-9]", name) for name in names)
+    assert names[0] == "unilaunch-train-a-py"
     script = "examples/graph/train_gat_on_ogbn_products.py"
     (job_set,) = _objects("jobset", f"-n 10000 --backend torch {script}")
     runtime, train_job = _objects("trainjob", f"-n 10000 --backend torch {script}")
-    owners = [(job_set, job_set["spec"]), (train_job, runtime["spec"]["template"]["spec"])]
-    names = [f"{one['metadata']['name']}-{job['name']}-0" for one, spec in owners for job in spec["replicatedJobs"]]
-    last = {"ranks": 9999, "node": 9999}
-    assert [name.split("-")[-2] for name in names] == list(last)
-    assert all(len(f"{name}-{index}-abcde") <= 63 for name, index in zip(names, last.values(), strict=True))
+    for one, spec in ((job_set, job_set["spec"]), (train_job, runtime["spec"]["template"]["spec"])):
+        for job in spec["replicatedJobs"]:
+            assert len(f"{one['metadata']['name']}-{job['name']}-0-9999-abcde") <= 63
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
-    """Kubernetes waits longer than --grace; the ranks' pods have the resources and shared memory."""
-    words, grace = (ALL, 30) if kind == "mpijob" else (f"{ALL} --grace 60", 60)
-    pods = [pod for fields in _objects(kind, words) for pod in _pods(fields)]
-    assert pods
-    for pod in pods:
-        container = pod["containers"][0]
-        assert container["image"] == "registry/unilaunch:1"
-        assert pod["terminationGracePeriodSeconds"] > grace
-        assert pod["securityContext"]["fsGroup"] == 1000
-        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-        claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
-        assert [claims[mounts[folder]] for folder in ("/output", "/data")] == ["out", "my.data"]
-        assert ("/dev/shm" in mounts) == ("resources" in container)  # noqa: S108
-    limits = [pod["containers"][0]["resources"]["limits"] for pod in pods if "resources" in pod["containers"][0]]
-    assert limits == [{"cpu": "8", "memory": "16Gi"}]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
-    """The file says how to make the job's own Secret; Kubernetes leaves $(B) as it is."""
-    text = job_file(kind, ALL)
+def test_secrets_names_and_namespaces(kind: str) -> None:
+    """The file says how to make the job's own Secret, which may exist; Kubernetes leaves $(B) as it is."""
+    text, containers = job_file(kind, ALL), _containers(kind, ALL)
     assert "hidden" not in text
     make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\${HF_TOKEN:\?}\""
-    apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
-    assert re.search(f"^# .*: {make} {apply}$", text, re.MULTILINE)
-    containers = _containers(kind, ALL)
-    hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}}
-    assert sum(hidden in container.get("env", []) for container in containers) == 1
+    assert re.search(rf"^# .*: {make} --dry-run=client -o yaml \| kubectl apply -f -$", text, re.MULTILINE)
+    hidden = {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}
+    assert [_env(container).get("HF_TOKEN") for container in containers].count(hidden) == 1
     assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_job_has_the_name_and_the_namespace_that_the_user_gives(kind: str) -> None:
-    """So have its runtime and its Secret."""
-    words = "-n 2 --name my-run --namespace team-a -x HF_TOKEN=s train.py"
-    objects = _objects(kind, words)
-    assert {(one["metadata"]["name"], one["metadata"]["namespace"]) for one in objects} == {("my-run", "team-a")}
-    text = job_file(kind, words)
+    words = "-n 2 --name my-run --namespace team-a -x HF_TOKEN=s train.py --api-key=hidden --lr 3"
+    text, metadata = job_file(kind, words), [one["metadata"] for one in _objects(kind, words)]
+    assert {(one["name"], one["namespace"]) for one in metadata} == {("my-run", "team-a")}
     assert "kubectl create secret generic my-run -n team-a " in text
-    assert "unilaunch-train" not in text
+    assert not re.search("unilaunch-train|hidden", text)
+    (container,) = (container for container in _containers(kind, words) if "--lr" in container["command"])
+    assert container["command"][-3:] == ["--api-key=$(API_KEY)", "--lr", "3"]
+    assert _env(container)["API_KEY"] == {"secretKeyRef": {"name": "my-run", "key": "API_KEY"}}
     assert all("namespace" not in one["metadata"] for one in _objects(kind, "-n 2"))
 
 
@@ -200,33 +178,10 @@ def test_what_is_of_this_machine_is_not_in_the_manifest(kind: str, monkeypatch: 
     assert all(word in typed for word in ("/there", "there.too", "nvidia.com/gpu"))
 
 
-def test_two_scripts_have_two_names() -> None:
-    """Those of one folder, however long its path is, and those of one name; what was changed keeps its own."""
-    folders = ("", "a/", "/home/me/projects/experiments/2026/", "/home/me/projects/experiments/2025/")
-    scripts = [f"{folder}train_{letter}.py" for folder in folders for letter in "ab"]
-    names = [_objects("jobset", f"-n 2 {script}")[0]["metadata"]["name"] for script in scripts]
-    assert len(set(names)) == len(names)
-    assert all(re.fullmatch("unilaunch-[a-z0-9][a-z0-9-]{0,32}[a-z0-9]", name) for name in names)
-    assert names[0] == "unilaunch-train-a-py"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_secret_argument_comes_from_the_secret(kind: str) -> None:
-    words = "-n 2 train.py --api-key=hidden --lr 3"
-    assert "hidden" not in job_file(kind, words)
-    containers = _containers(kind, words)
-    (container,) = (container for container in containers if "--lr" in container["command"])
-    assert container["command"][-3:] == ["--api-key=$(API_KEY)", "--lr", "3"]
-    secret = {"secretKeyRef": {"name": "unilaunch-train-py", "key": "API_KEY"}}
-    assert {"name": "API_KEY", "valueFrom": secret} in container["env"]
-
-
 def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
     """Also with a key that has a dot, as no variable of a shell; but not without a value."""
     path = write_programs(tmp_path, kubectl="printf '%s|' \"$@\"", openssl="echo 0a")
-    (line,) = re.findall(
-        "^#.*(kubectl create secret.*) [|] ", job_file("jobset", "-n 2 -x my.TOKEN=hidden"), re.MULTILINE
-    )
+    (line,) = re.findall("# .*: (kubectl create secret.*) [|] ", job_file("jobset", "-n 2 -x my.TOKEN=hidden"))
     for environ, said in (({"my_TOKEN": "a b"}, "rendezvous=0a|--from-literal=my.TOKEN=a b|"), ({}, "")):
         shell = {"PATH": path, **environ}
         done = subprocess.run(["bash", "-c", line], env=shell, capture_output=True, text=True, check=False)
@@ -236,12 +191,13 @@ def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["$(HOME)", "$$(HOME)", "a$b", "$$$"])
 def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
-    """In arguments and in variables, after Kubernetes has replaced what it takes for its own."""
-    (pods,) = _objects("jobset", f"-n 2 -x 'A={text}' train.py -- '{text}'")
-    (container,) = _pods(pods)[0]["containers"]
-    (variable,) = (one for one in container["env"] if one["name"] == "A")
-    for written in (container["command"][-1], variable["value"]):
-        assert _expanded(written) == text
+    """In arguments and in variables, after Kubernetes has replaced what it takes for its own.
+
+    That is in its third_party/forked/golang/expansion/expand.go.
+    """
+    (container,) = _containers("jobset", f"-n 2 -x 'A={text}' train.py -- '{text}'")
+    for written in (container["command"][-1], _env(container)["A"]):
+        assert re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", written) == text
 
 
 @pytest.mark.parametrize("text", ["1e-3", "-.5", "09", "0o17", "0X1F", "-_1", "y", "N", "12:30", "yes", "3"])
@@ -252,25 +208,19 @@ def test_a_text_that_kubernetes_would_read_as_another_value_is_quoted(text: str)
     assert "completions: 2\n" in manifest
 
 
-def _expanded(text: str) -> str:
-    """Return what Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
-    return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", text)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
     """The engine counts; a model resumes; an output folder that ends with its pod is refused."""
-    text = job_file(kind, ALL)
+    text, plain = job_file(kind, ALL), job_file(kind, "-n 2")
     assert '"resume": true' in text
     assert '"checkpoint_every": 1' in text
     for words in (ALL, "-n 2 --max-restarts 3 train.py"):  # a script may keep its checkpoints elsewhere
         assert re.search(r"(backoffLimit|maxRestarts): 3", job_file(kind, words))
-    if kind == "mpijob":  # the operator leaves a failed pod as it is, and a restart would find no host there
-        (job,) = _objects(kind, ALL)
-        assert job["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
-    plain = job_file(kind, "-n 2")
-    assert '"resume"' not in plain
-    assert not re.search(r"maxRestarts|backoffLimit: [1-9]", plain)
+    # the operator leaves a failed pod as it is, and a restart would find no host there
+    assert (
+        kind != "mpijob" or _objects(kind, ALL)[0]["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+    )
+    assert not re.search(r'"resume"|maxRestarts|backoffLimit: [1-9]', plain)
     for folder in ("--output-dir log_output", "--output-dir /output/run --checkpoint-dir kept"):
         with pytest.raises(SpecError, match=f"{' '.join(folder.split()[-2:])} is in no --volume: add --volume"):
             job_file(kind, f"-n 2 {RESTARTS} {folder}")
@@ -278,55 +228,50 @@ def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
     assert '"resume": true' in elsewhere
 
 
-def test_the_id_of_a_job_is_another_one_when_it_is_submitted_again() -> None:
+@pytest.mark.parametrize(("kind", "field"), [
+    ("jobset", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"), ("mpijob", "metadata.uid"),
+])  # fmt: skip
+def test_the_id_of_a_job_is_another_one_when_it_is_submitted_again(kind: str, field: str) -> None:
     """A JobSet's own for all of its starts; mpirun's process has the same number in each launcher pod, so its UID."""
-    for kind, field in (("jobset", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"), ("mpijob", "metadata.uid")):
-        containers = _containers(kind, "-n 2")
-        (container,) = (one for one in containers if one["command"][0] != "/usr/sbin/sshd")
-        assert {"name": "JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": field}}} in container["env"]
-        assert (" -x JOB_ID " in " ".join(container["command"])) == (kind == "mpijob")
+    (container,) = (one for one in _containers(kind, "-n 2") if one["command"][0] != "/usr/sbin/sshd")
+    assert _env(container)["JOB_ID"] == {"fieldRef": {"fieldPath": field}}
+    assert (" -x JOB_ID " in " ".join(container["command"])) == (kind == "mpijob")
 
 
-def test_pods_for_mpirun() -> None:
+def test_pods_for_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""
     objects = _objects("mpijob", "-n 4 --nodes 2 --cpus 6 --epochs 3")
     pods = {tuple(pod["containers"][0]["command"][:1]): pod for fields in objects for pod in _pods(fields)}
     launcher, worker = pods["mpirun",]["containers"][0], pods["/usr/sbin/sshd",]["containers"][0]
     assert launcher["command"][:5] == ["mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile"]
-    assert {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"} in launcher["env"]
+    assert _env(launcher)["PRTE_MCA_prte_keep_fqdn_hostnames"] == "true"
     run = launcher["command"][launcher["command"].index("python") :]
     assert run[:5] == ["python", "-m", "unilaunch", "run", "--spec"]
     assert json.loads(run[5])["threads"] == 3
     assert "resources" not in launcher
     assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
     assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
-    shape = ["slotsPerWorker: 2", "replicas: 2"]
-    assert all(words in job_file("mpijob", "-n 4 --nodes 2") for words in shape)
     assert job_file("mpijob", "-n 4") == job_file("mpijob", "-n 4 --nodes 1")
-    of_hosts = job_file("mpijob", "-n 4 -H a:2,b:2 --cpus 6")
-    assert all(words in of_hosts for words in shape)
-    assert '"threads": 3' in of_hosts
+    for words in ("--nodes 2", "-H a:2,b:2"):
+        text = job_file("mpijob", f"-n 4 {words} --cpus 6")
+        assert all(shape in text for shape in ("slotsPerWorker: 2", "replicas: 2", '"threads": 3'))
     assert '"threads": 1' in job_file("mpijob", "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
+    # An MPICH of this machine does not matter; one that the user names is refused.
+    environ = {"PATH": write_programs(tmp_path, mpirun="echo 'HYDRA build details:'; echo '    Version:    4.0'")}
+    monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
+    assert "mpiImplementation: OpenMPI" in job_file("mpijob", "-n 2", environ)
+    with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
+        job_file("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
 def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
     """As many as they have ranks; the launcher trains nothing."""
     backend = "torch" if kind == "cuda" else "mindspore"
-    for form, words, number in (("mpijob", "--nodes 2", 2), ("trainjob", "", 1), ("jobset", "", 1)):
+    for form, words, limits in (("mpijob", "--nodes 2", [None, 2]), ("trainjob", "", [1]), ("jobset", "", [1])):
         containers = _containers(form, f"-n 4 {words} --device {kind} --backend {backend}")
-        limits = [container.get("resources", {}).get("limits") for container in containers]
-        assert [each for each in limits if each] == [{resource: number}]
-        assert len(limits) == (2 if form == "mpijob" else 1)
-
-
-def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An MPICH here does not matter; one that the user names is refused."""
-    environ = {"PATH": write_programs(tmp_path, mpirun="echo 'HYDRA build details:'; echo '    Version:    4.0'")}
-    monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
-    assert "mpiImplementation: OpenMPI" in job_file("mpijob", "-n 2", environ)
-    with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
-        job_file("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
+        found = [container.get("resources", {"limits": {resource: None}})["limits"] for container in containers]
+        assert found == [{resource: number} for number in limits]
 
 
 @pytest.mark.parametrize(("kind", "words", "refusal"), [
@@ -346,15 +291,12 @@ def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest
     ("mpijob", "--nodes 2 --nproc-per-node 4", "leave it out, and give the number of all ranks: -n 8"),
     ("jobset", f"-n 2 {RESTARTS} --output-dir '/output/{{date}}'", "{date} is another one at each start"),
     ("mpijob", f"-n 2 {RESTARTS} --output-dir '/output/{{job}}'", "{job} is another one at each start"),
-    ("jobset", "-n 2 --memory lots", "--memory: must be"),
-    ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
-    ("jobset", "-n 2 --name a-", "--name: must be"),
-    ("jobset", f"-n 2 --name {'a' * 45}", "--name: must be"),
-    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "--volume: /x is mounted twice"),
-    ("jobset", "-n 2 --image ''", "--image: must be"),
+    ("jobset", "-n 2 --memory lots", "--memory: must be"), ("jobset", "-n 2 --volume data:/x:ro", "--volume: must be"),
+    ("jobset", "-n 2 --name a-", "--name: must be"), ("jobset", f"-n 2 --name {'a' * 45}", "--name: must be"),
+    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "/x is mounted twice"), ("jobset", "-n 2 --image ''", "--image: must"),
     ("jobset", "-n 2 train.py \udcff", r"'\udcff': not UTF-8, and a manifest holds nothing else: write it in UTF-8"),
     ("jobset", "-n 2 -x RANK=0", "-x RANK: the manifest gives each pod its own: leave it out"),
-    ("mpijob", "--cpus 4", "-n: how many ranks?"),
+    ("mpijob", "--cpus 4", "how many ranks?"), ("mpijob", "-H a:4,b:4 --nproc-per-node 4", "there are several hosts"),
     ("jobset", "-n 2 --grace 65536", "--emit jobset --grace 65536: expected at most 65535 seconds"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
