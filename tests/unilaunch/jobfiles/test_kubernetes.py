@@ -129,7 +129,7 @@ def test_what_a_patch_adds(kind: str, tmp_path: Path) -> None:
 
 
 def test_names() -> None:
-    """Scripts of one folder, however long its path is, and of one name have two; JobSet refuses pods' over 63 letters."""
+    """Each script's job has its own, however long the path is; JobSet refuses pods whose names are over 63 letters."""
     folders = ("", "a/", "/home/me/projects/experiments/2026/", "/home/me/projects/experiments/2025/")
     scripts = [f"{folder}train_{letter}.py" for folder in folders for letter in "ab"]
     names = [_objects("jobset", f"-n 2 {script}")[0]["metadata"]["name"] for script in scripts]
@@ -293,7 +293,7 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
     ("mpijob", f"-n 2 {RESTARTS} --output-dir '/output/{{job}}'", "{job} is another one at each start"),
     ("jobset", "-n 2 --memory lots", "--memory: must be"), ("jobset", "-n 2 --volume data:/x:ro", "--volume: must be"),
     ("jobset", "-n 2 --name a-", "--name: must be"), ("jobset", f"-n 2 --name {'a' * 45}", "--name: must be"),
-    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "/x is mounted twice"), ("jobset", "-n 2 --image ''", "--image: must"),
+    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "mounted twice"), ("jobset", "-n 2 --image ''", "--image: must be"),
     ("jobset", "-n 2 train.py \udcff", r"'\udcff': not UTF-8, and a manifest holds nothing else: write it in UTF-8"),
     ("jobset", "-n 2 -x RANK=0", "-x RANK: the manifest gives each pod its own: leave it out"),
     ("mpijob", "--cpus 4", "how many ranks?"), ("mpijob", "-H a:4,b:4 --nproc-per-node 4", "there are several hosts"),
