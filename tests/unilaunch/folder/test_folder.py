@@ -1,5 +1,6 @@
 """The output folder: names, an earlier run's output that is never lost, and the user's files, which stay."""
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -33,9 +34,12 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as
 
 
 @contextmanager
-def _running(root: Path, run_id: str, size: int = 1, use: Use | None = None) -> Iterator[list[OutputFolder]]:
-    """Be the ranks of a run, whose agents have exited at the end."""
-    folders = [OutputFolder(root, rank, size, run_id, use or Use()) for rank in range(size)]
+def _running(
+    root: Path, run_id: str, size: int = 1, use: Use | None = None, order: Random | None = None
+) -> Iterator[list[OutputFolder]]:
+    """Be the ranks of a run, in some order, whose agents have exited at the end."""
+    ranks = order.sample(range(size), size) if order else range(size)
+    folders = [OutputFolder(root, rank, size, run_id, use or Use()) for rank in ranks]
     try:
         for folder in folders:
             folder.claim()
@@ -74,8 +78,7 @@ def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], orde
     with TemporaryDirectory() as name:
         root = Path(name)
         for run, size in enumerate(sizes):
-            with _running(root, f"run {run}", size) as folders:
-                order.shuffle(folders)
+            with _running(root, f"run {run}", size, order=order) as folders:
                 for folder in folders:
                     folder.open()
                     (folder.rank_dir / "stdout").write_text(f"run {run} rank {folder.rank}")
@@ -113,55 +116,53 @@ def test_a_report_does_not_take_the_place_of_the_users(tmp_path: Path) -> None:
     assert str(folder.rank_dir / "report.json") in write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
     assert report.read_text() == "the user's"
     report.unlink()
-    write_report(tmp_path, "first", {"of": "first"}, folder.rank_dir)
-    _open(tmp_path, 1, "second")
-    write_report(tmp_path, "first", {"of": "first, late"}, folder.rank_dir)
-    assert not report.exists()
+    for of in ("first", "first, late"):
+        write_report(tmp_path, "first", {"of": of}, folder.rank_dir)
+        _open(tmp_path, 1, "second")
+        assert not report.exists()
     assert json.loads((tmp_path / "previous" / "first" / "report.json").read_text()) == {"of": "first"}
 
 
-def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
-    """Also by a run that writes no such file: they are not of its result. The user's own file is refused."""
-    for run, files in (("first", ["spec.json", "predictions.npz"]), ("second", ["spec.json"])):
-        _open(tmp_path, 1, run, Use(files=files))
-        assert not (tmp_path / "predictions.npz").exists()
-        (tmp_path / "predictions.npz").touch()
-    assert (tmp_path / "previous" / "first" / "predictions.npz").exists()
-    with pytest.raises(InputError, match=r"predictions\.npz is there, and unilaunch did not make it"):
-        OutputFolder(tmp_path, 0, 1, "third", Use(files=["spec.json", "predictions.npz"])).claim()
-
-
-def test_checkpoints_are_moved_aside_unless_the_run_resumes(tmp_path: Path) -> None:
-    """Those that a run made; the user's are refused, before one of them is taken for old and removed."""
-    for run, resumes in (("first", False), ("second", True), ("third", False)):
-        with _running(tmp_path, run, use=Use(resumes=resumes)) as (folder,):
+def test_a_models_files_and_checkpoints_are_moved_aside(tmp_path: Path) -> None:
+    """Files also by a run that writes none; checkpoints that a run made, unless the next one resumes."""
+    for run, resumes, files in (("first", False, ["a.npz"]), ("second", True, []), ("third", False, [])):
+        with _running(tmp_path, run, use=Use(resumes=resumes, files=files)) as (folder,):
             folder.open()
             assert folder.checkpoints.exists() == resumes
-            (folder.make_checkpoints() / f"{run}.safetensors").touch()
+            assert not (tmp_path / "a.npz").exists()
+            for file in (folder.make_checkpoints() / f"{run}.safetensors", *(tmp_path / name for name in files)):
+                file.touch()
     assert _names(tmp_path / "checkpoints") == ["third.safetensors"]
-    assert _names(tmp_path / "previous" / "first" / "checkpoints") == ["first.safetensors", "second.safetensors"]
-    (folder,) = _open(tmp_path / "another", 1, "run")
-    folder.checkpoints.mkdir()
-    (folder.checkpoints / "epoch-000001.safetensors").touch()
+    first = tmp_path / "previous" / "first"
+    assert _names(first / "checkpoints") == ["first.safetensors", "second.safetensors"]
+    assert (first / "a.npz").exists()
+
+
+def test_a_models_files_and_checkpoints_of_the_user_are_refused(tmp_path: Path) -> None:
+    """Before one of them is taken for old; what lies in somebody's own folder is not moved with it."""
+    (checkpoints := tmp_path / "checkpoints").mkdir()
+    (checkpoints / "best.pt").write_text("weights")
+    _open(checkpoints, 1, "evaluation")
+    (folder,) = _open(tmp_path, 1, "training")
     with pytest.raises(InputError, match=r"checkpoints is there, and unilaunch did not make it.*--checkpoint-dir"):
         folder.make_checkpoints("give --checkpoint-dir")
+    assert (checkpoints / "best.pt").read_text() == "weights"
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(InputError, match=r"a\.npz is there, and unilaunch did not make it"):
+        OutputFolder(tmp_path, 0, 1, "third", Use(files=["a.npz"])).claim()
 
 
 @pytest.mark.parametrize("end", [OutputFolder.let_go, lambda folder: claim.release(folder.root, "first")])
 def test_a_run_waits_for_the_last_guards_of_the_one_before(
     end: Callable[[OutputFolder], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restart must not trip over its own predecessor.
-
-    A file server may hold the lock of a lost host for minutes: who has seen the job end releases its folder, and no
-    other one.
-    """
+    """They end, or whoever saw the job end releases its folder, and no other: a file server may hold a lost lock."""
     monkeypatch.setattr(claim, "_PATIENCE", 20.0)
     (first,) = _open(tmp_path, 1, "first")
     first.claim()
     claim.release(tmp_path, "another")
+    second = OutputFolder(tmp_path, 0, 1, "second")
     with ThreadPoolExecutor(1) as pool:
-        second = OutputFolder(tmp_path, 0, 1, "second")
         claimed = pool.submit(second.claim)
         time.sleep(0.3)
         assert not claimed.done()
@@ -232,30 +233,22 @@ def test_another_users_folder_is_refused(plant: str) -> None:
 
 @pytest.mark.system
 @needs_root
-def test_a_file_server_may_give_every_file_another_owner(tmp_path: Path) -> None:
-    """As NFS does with all_squash, and AWS EFS; two runs in one folder. A process's fsuid does the same here.
-
-    A folder that rank 0 names must still be where no other user could put another one in its place.
-    """
-    runs = (  # that user cannot read this user's modules
-        "import ctypes, tempfile\nfrom pathlib import Path\nfrom unilaunch.folder.folder import OutputFolder, Use\n"
-        f"ctypes.CDLL(None).setfsuid({NOBODY})\n"
-        "for run in ('first', 'second'):\n"
-        "    folder = OutputFolder(Path('volume/out'), 0, 1, run, Use(foreign=True))\n"
-        "    folder.claim()\n    folder.open()\n    folder.let_go()\n"
-    )
+def test_a_file_server_may_give_every_file_another_owner() -> None:
+    """As NFS does with all_squash, and a thread's fsuid here; but not where others could put another folder there."""
     with TemporaryDirectory() as top:
         (volume := Path(top, "volume")).mkdir()
         Path(top).chmod(0o755)
         os.chown(volume, NOBODY, NOBODY)
-        subprocess.run([sys.executable, "-c", runs], cwd=top, check=True)
+        with ThreadPoolExecutor(1, initializer=ctypes.CDLL(None).setfsuid, initargs=(NOBODY,)) as pool:
+            for run in ("first", "second"):
+                pool.submit(_open, volume / "out", 1, run, Use(foreign=True)).result()
         assert (volume / "out").stat().st_uid == NOBODY
         assert _names(volume / "out") == ["previous", "rank.0"]
         with pytest.raises(InputError, match="it belongs to another user"):
             OutputFolder(volume / "out", 0, 1, "third").claim()
         with pytest.raises(InputError, match=f"is in {volume}, where other users can write"):
             OutputFolder(volume / "new", 0, 1, "run", Use(foreign=True)).claim()
-    _open(tmp_path / "out", 1, "run", Use(foreign=True))
+        _open(Path(top, "out"), 1, "run", Use(foreign=True))
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "value.json", "stderr"])
@@ -273,45 +266,28 @@ def test_no_link_is_followed(name: str, tmp_path: Path) -> None:
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A value that JSON cannot say leaves the earlier file."""
-    write_json(tmp_path / "a.json", {"a": 1})
+    """A value that JSON cannot say leaves the earlier file; a file's name that is no UTF-8 can be said."""
+    write_json(tmp_path / "a.json", {"a": "file\udce9 é"})
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"a": object()})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
-    write_json(tmp_path / "a.json", {"a": "file\udce9 é"})  # a file's name that is no UTF-8
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": "file? é"}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
-
-
-def test_a_folder_that_a_run_found_is_not_moved(tmp_path: Path) -> None:
-    """It was somebody's output folder once; that makes what is in it nobody's but the user's."""
-    (checkpoints := tmp_path / "checkpoints").mkdir()
-    (checkpoints / "best.pt").write_text("weights")
-    _open(checkpoints, 1, "evaluation")
-    _open(tmp_path, 1, "training")
-    assert (checkpoints / "best.pt").read_text() == "weights"
 
 
 @pytest.mark.parametrize("text", ["", "[" * 60_000, '{"run": "r", "host": "h", "process": 1e999, "since": 0}'])
 def test_a_broken_marker_is_in_nobodys_way(text: str, tmp_path: Path) -> None:
     """As a run leaves it that was killed as it began."""
+    (tmp_path / "rank.0").mkdir()
     for folder in (tmp_path, tmp_path / "rank.0"):
-        folder.mkdir(exist_ok=True)
         (folder / MARKER).write_text(text)
-    assert _open(tmp_path, 1, "run")[0].rank_dir.joinpath("stdout").read_text() == "run, rank 0"
+    assert (_open(tmp_path, 1, "run")[0].rank_dir / "stdout").exists()
 
 
-def test_a_file_that_the_user_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> None:
+def test_a_file_that_the_user_names_may_be_a_link_or_a_device(tmp_path: Path) -> None:
     """`--output /dev/null` as root replaced the device by a file; a file that a shell appends to must stay too."""
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    for text in ("one", "two"):
-        write_users(tmp_path / "link", text)
-        assert ((tmp_path / "link").is_symlink(), (tmp_path / "file").read_text()) == (True, text)
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_users(tmp_path / "pipe", "three")
-    assert (os.read(reader, 9), (tmp_path / "pipe").is_fifo()) == (b"three", True)
-    os.close(reader)
+    write_users(tmp_path / "link", "one")
+    assert ((tmp_path / "link").is_symlink(), (tmp_path / "file").read_text()) == (True, "one")
     code = "import pathlib, unilaunch.folder.files as files; files.write_users(pathlib.Path('/dev/stdout'), 'b')"
     line = ["sh", "-c", 'printf a > log; "$0" -c "$1" >> log', sys.executable, code]
     subprocess.run(line, cwd=tmp_path, check=True, timeout=60)
