@@ -2,11 +2,10 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -14,35 +13,30 @@ from unilaunch.spec.options import parse
 
 #: Runs each line in a process of its own, forked from one that has imported what they need.
 RUN = """
-import json, os, sys
+import json, os, shlex, sys
 import unilaunch.job.attempts, unilaunch.spec.options
 from unilaunch.cli import main
-codes = []
-for number, (words, environ, output) in enumerate(json.load(sys.stdin)):
+ends = []
+for line in sys.argv[1:]:
+    reading, writing = os.pipe()
     if not os.fork():
-        reading, closed = os.pipe()
-        os.close(reading)
-        for descriptor, end in ((1, output or f"{number}.out"), (2, f"{number}.err")):
-            os.dup2(closed if end == "closed" else os.open(end, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), descriptor)
-        os.environ.update(environ)
-        sys.argv[1:] = words
+        os.dup2(writing, 2)
+        sys.argv[1:] = shlex.split(line)
         main()
-    codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-print(json.dumps(codes))
+    os.close(writing)
+    errors = open(reading).read()
+    ends.append((os.waitstatus_to_exitcode(os.wait()[1]), errors))
+json.dump(ends, sys.stderr)
 """
 
 
-def _unilaunch(
-    lines: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None, output: str = ""
-) -> list[tuple[int, str, str]]:
-    """Return each line's exit code, output and errors; *output* is another file, or "closed": nobody reads it."""
-    given = json.dumps([(shlex.split(line), environ or {}, output) for line in lines])
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=folder, input=given, stdout=-1, text=True, check=True)
-    written = [
-        ["" if output and end == "out" else (folder / f"{number}.{end}").read_text() for end in ("out", "err")]
-        for number in range(len(lines))
-    ]
-    return [(code, out, errors) for code, (out, errors) in zip(json.loads(done.stdout), written, strict=True)]
+def _unilaunch(*lines: str, folder: Path, output: IO[str] | int = -1, **environ: str) -> list[tuple[int, str]]:
+    """Return each line's exit code and errors; nothing is on standard output, unless that is elsewhere."""
+    own = os.environ | environ  # noqa: TID251
+    words = [sys.executable, "-c", RUN, *lines]
+    done = subprocess.run(words, cwd=folder, env=own, stdout=output, stderr=-1, text=True, check=True)
+    assert not done.stdout
+    return [(code, errors) for code, errors in json.loads(done.stderr)]
 
 
 #: A line, and what its refusal says.
@@ -63,7 +57,8 @@ REFUSED = {
     "launch --observe wandb=x train.py": "no observer 'wandb'; installed: mlflow, otlp, tensorboard",
     f"launch --dataset /{'a' * 300}.py --seed x": "--seed: must be a whole number, not 'x'",
     "launch -n many train.py": "-n many: expected a number of ranks, gpu, cpu or auto",
-    "doctor -H a:0": "-H a:0: column 1: 'a:0': expected name:SLOTS",
+    # The hosts of the environment: it said that this host is ready, and looked at no other.
+    "doctor --allow-run-as-root": "none: no such file", "doctor -H a:0": "-H a:0: column 1: 'a:0': expected name:SLOTS",
 }  # fmt: skip
 
 
@@ -71,9 +66,9 @@ def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     """The word is quoted, and the nearest option named; nothing on standard output, no traceback, nothing started."""
     (tmp_path / "launch.toml").write_text('target = "gcn"\nnprocs = 2\n')
     (tmp_path / "train.py").touch()
-    for line, (code, out, errors) in zip(REFUSED, _unilaunch([*REFUSED], tmp_path), strict=True):
-        assert (code, out, errors.count("\n")) == (2, "", 1), (line, errors)
-        assert errors.startswith("unilaunch: "), line
+    ends = _unilaunch(*REFUSED, folder=tmp_path, UNILAUNCH_HOSTFILE="none")
+    for line, (code, errors) in zip(REFUSED, ends, strict=True):
+        assert (code, errors.count("\n"), errors[:11]) == (2, 1, "unilaunch: "), (line, errors)
         assert REFUSED[line] in errors
     assert not [*tmp_path.rglob("result.json")]
 
@@ -97,23 +92,17 @@ def test_a_folder_that_is_gone_and_outputs_that_are_closed(tmp_path: Path) -> No
     os.close(writing)
 
 
-def test_the_doctor_reads_its_options_from_the_environment(tmp_path: Path) -> None:
-    """The hosts that `launch` would use: it said that this host is ready, and looked at no other."""
-    ((code, out, errors),) = _unilaunch(["doctor --allow-run-as-root"], tmp_path, {"UNILAUNCH_HOSTFILE": "none"})
-    assert (code, out) == (2, "")
-    assert "UNILAUNCH_HOSTFILE" in errors or "none: no such file" in errors
-    doctor, other = _unilaunch(["doctor", "explain"], tmp_path, {"UNILAUNCH_MEASURE": "perhaps"})
-    assert doctor[2].startswith("unilaunch: UNILAUNCH_MEASURE: must be a valid boolean")
-    assert other[0] == 0  # it is the option of another command
-
-
 def test_a_disk_without_room_is_one_line(tmp_path: Path) -> None:
     """And a reader who has enough is no error."""
     (tmp_path / "a.py").touch()
     lines = ["--version", "--help", "launch --help", "explain", "launch -n 1 --emit sbatch a.py"]
-    full = (1, "", "unilaunch: the output cannot be written: No space left on device\n")
-    assert _unilaunch(lines, tmp_path, output="/dev/full") == [full] * 5
-    assert _unilaunch(lines, tmp_path, output="closed") == [(0, "", "")] * 5
+    said = "unilaunch: the output cannot be written: No space left on device\n"
+    with Path("/dev/full").open("w") as full:
+        assert _unilaunch(*lines, folder=tmp_path, output=full) == [(1, said)] * 5
+    reading, closed = os.pipe()
+    os.close(reading)
+    assert _unilaunch(*lines, folder=tmp_path, output=closed) == [(0, "")] * 5
+    os.close(closed)
 
 
 def _shown(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:

@@ -1,7 +1,6 @@
 """What a launch will do: the command line of each MPI, where ranks go, and what is refused before anything starts."""
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -102,10 +101,7 @@ def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
     ("MPICH 5", "-H a:1,b:1", {}, "ssh", ""), ("MPICH 5", "-H a:1,b:1", {"HYDRA_BOOTSTRAP": "slurm"}, "", ""),
 ], indirect=["mpi"])  # fmt: skip
 def test_how_mpirun_is_started(mpi: str, words: str, environ: dict[str, str], login: str, added: str) -> None:
-    """On one host with a folder of the job's own, on several with an ssh that gives up, unless the user chose another.
-
-    The hosts are visited before with the same ssh; not where mpirun uses something else.
-    """
+    """On one host with a folder of the job's own; on several with an ssh that gives up, by which they are visited."""
     plan = _plan(f"-n 2 {words} --host-timeout 3.5", environ)
     assert "a" not in plan.rows[0].host or plan.starter.login_command(plan.request) == login.split()
     assert isinstance(plan.starter, Mpirun)
@@ -190,11 +186,6 @@ def test_where_ranks_go(mpi: str, words: str, environ: dict[str, str], hosts: st
     assert "".join(row.host for row in _plan(words, environ).rows) == hosts
 
 
-def test_an_allocation_has_no_room_for_more_ranks(mpi: str) -> None:
-    with pytest.raises(SpecError, match=r"-n 4: 4 ranks and 3 slots \(a: 2, b: 1\)"):
-        _plan("-n 4", SLURM)
-
-
 def test_the_table_and_its_json_say_the_same(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Line, hosts and devices."""
     plan = _plan("-n 3 -H a:2,b:1 --epochs 7")
@@ -215,11 +206,5 @@ def test_the_plan_places_ranks_as_they_place_themselves(mpi: str, monkeypatch: p
     assert [row.device for row in _plan("-n 2").rows] == ["cuda:0", "cuda:1"]
     with pytest.raises(PlacementError, match=r"rank 2 on .* has no cuda device of its own: 3 ranks"):
         _plan("-n 3")
-
-
-def test_a_service_gets_a_home_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them Open MPI does not start."""
-    own = {"HOME": "/a", "PATH": "/b"}
-    assert choice.as_of_a_shell(own) == own
-    monkeypatch.delenv("HOME")
-    assert choice.as_of_a_shell({"A": "b"}) == {"A": "b", "HOME": str(Path("~").expanduser()), "PATH": os.defpath}
+    with pytest.raises(SpecError, match=r"-n 4: 4 ranks and 3 slots \(a: 2, b: 1\)"):
+        _plan("-n 4", SLURM)

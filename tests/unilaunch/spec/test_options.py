@@ -74,14 +74,10 @@ def test_a_spec_from_a_file_takes_the_options_of_the_model_as_config_does(tmp_pa
     file.write_text('target = "gcn"\nnprocs = 2\nepochs = 5\nhidden = 7\n[options]\nhidden = 8\n')
     spec = LaunchSpec.from_file(file)
     assert (spec.nprocs, spec.options) == (2, {"epochs": 5, "hidden": 8})
-    file.write_text('target = "gcn"\nnproc = 2\n')
-    spec = LaunchSpec.from_file(file)
-    (other := tmp_path / "other.toml").write_text('target = "script.py"\nnproc = 2\n')
-    for refused in (
-        lambda: LaunchSpec.from_file(other), lambda: start(spec), lambda: read_task(LaunchSpec, {"config": file}, {}),
-    ):  # fmt: skip
+    for target in ("script.py", "gcn"):
+        file.write_text(f'target = "{target}"\nnproc = 2\n')
         with pytest.raises(SpecError, match=r"nproc: no such option; did you mean nproc_per_node\?"):
-            refused()
+            start(LaunchSpec.from_file(file))
 
 
 def test_a_broken_plug_in_breaks_only_itself(
@@ -90,14 +86,10 @@ def test_a_broken_plug_in_breaks_only_itself(
     """Its name says why it cannot be used; the others can."""
     models = {**plugins.table()[plugins.MODELS.name], "broken": "no_such_module:Model"}
     monkeypatch.setattr(plugins, "_table", {**plugins.table(), plugins.MODELS.name: models})
-    plugins.make_all.cache_clear()
-    try:
-        assert set(plugins.models()) == {"calibration", "gcn", "mnist"}
-        assert "left out: model 'broken' (no_such_module:Model) cannot be loaded" in capsys.readouterr().err
-        with pytest.raises(PluginError, match=r"model 'broken' .* cannot be loaded: ModuleNotFoundError"):
-            plugins.load_model("broken")
-    finally:
-        plugins.make_all.cache_clear()
+    assert set(plugins.make_all.__wrapped__(plugins.MODELS)) == {"calibration", "gcn", "mnist"}  # as at the first call
+    assert "left out: model 'broken' (no_such_module:Model) cannot be loaded" in capsys.readouterr().err
+    with pytest.raises(PluginError, match=r"model 'broken' .* cannot be loaded: ModuleNotFoundError"):
+        plugins.load_model("broken")
 
 
 def _task(what: Target, /, **values: Any) -> Task[LaunchSpec]:
