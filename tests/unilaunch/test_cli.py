@@ -83,7 +83,7 @@ def test_a_folder_that_is_gone_and_outputs_that_are_closed(tmp_path: Path) -> No
         ('cd gone; rmdir "$PWD"; exec "$@" launch -n 2 script.py', subprocess.PIPE, 2,
          "unilaunch: the current folder no longer exists: cd to another one\n"),
         ('exec "$@" launch --no-such-option', writing, 2, None),
-        ('exec "$@" run script.py >&- 2>&-', None, 0, None), ('exec "$@" run script.py <&- >&- 2>&-', None, 0, None),
+        ('exec "$@" run script.py <&- >&- 2>&-', None, 0, None),
     ):  # fmt: skip
         words = ["sh", "-c", line, "sh", str(Path(sys.executable).with_name("unilaunch"))]
         done = subprocess.run(words, cwd=tmp_path, stderr=stderr, text=True, check=False)
@@ -114,18 +114,14 @@ def _shown(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
 
 def test_help_shows_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     """Everything with its default, or the options of one model; without a command the commands."""
-    for line, words in {
-        "run --help-all": ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--master-port N"),
-        "launch gcn --help": ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)"),
-        "launch mnist --help": ("one pass over the training images (default: 1)", "DATA_PATH, or the cache"),
-        "doctor -h": ("--hostfile", "--mpirun"),
-        "logs --help": ("--no-fold",),
-    }.items():
-        shown = " ".join(_shown(line, capsys).split())
+    commands = "run", "launch", "doctor", "explain", "logs", "partition"
+    for line, code, words in (
+        ("run --help-all", 0, ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--master-port N")),
+        ("launch gcn --help", 0, ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)")),
+        ("doctor -h", 0, ("--hostfile", "--mpirun")), ("", 2, commands), ("help", 0, commands), ("--help", 0, commands),
+    ):  # fmt: skip
+        shown = " ".join(_shown(line, capsys, code).split())
         assert [word for word in words if word not in shown] == []
-    for line, code in (("", 2), ("help", 0), ("--help", 0)):
-        shown = _shown(line, capsys, code)
-        assert all(f"  {command} " in shown for command in ("run", "launch", "doctor", "explain", "logs", "partition"))
 
 
 @pytest.mark.parametrize("command", ["launch", "run", "doctor", "logs"])
@@ -144,10 +140,8 @@ def test_help_is_one_page(command: str, capsys: pytest.CaptureFixture[str], monk
 COMPLETED = {
     "lau": {"launch"}, "run --epo": {"--epochs"}, "run --device cu": {"cuda"}, "run --backend min": {"mindspore"},
     "run g": {"gcn"}, "run tra": {"train.py"}, "run calib": set(), "run --dataset cit": {"citeseer"},
-    "run --dataset ogbn-a": {"ogbn-arxiv"}, "run --dataset tra": {"train.py"},
-    "launch --hostfile hos": {"hosts.txt"}, "launch --emit sba": {"sbatch"},
+    "run --dataset tra": {"train.py"}, "launch --hostfile hos": {"hosts.txt"}, "launch --emit sba": {"sbatch"},
     "launch --emit sbatch --acc": {"--account"}, "launch --emit jobset --ima": {"--image"},
-    "launch --emit sbatch --container": {"--container-image"},
 }  # fmt: skip
 
 

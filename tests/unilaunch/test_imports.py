@@ -81,10 +81,8 @@ def test_a_record_is_what_a_dataclass_is() -> None:
     failure = Failure(Cause.CANNOT_START, "gone", 1)
     assert failure == Failure(cause=Cause.CANNOT_START, message="gone", exit_code=1, time=failure.time)
     assert failure not in [replace(failure, message="late"), Failure(Cause.CANNOT_START, "gone", 1)]  # a later one
-    assert repr(failure).startswith("Failure(cause=<Cause.CANNOT_START: ")
     with pytest.raises(AttributeError, match="frozen"):
         failure.message = "late"  # type: ignore[misc]
     with pytest.raises(TypeError, match="expected cause, message, exit_code"):
         Failure(Cause.CANNOT_START, cause=Cause.CANNOT_START)  # type: ignore[call-arg, misc]
-    assert dataclasses.replace(failure, message="late") == replace(failure, message="late")
-    assert dataclasses.asdict(failure)["message"] == "gone"
+    assert dataclasses.asdict(dataclasses.replace(failure, exit_code=7))["exit_code"] == 7

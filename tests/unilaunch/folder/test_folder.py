@@ -1,8 +1,5 @@
 """The output folder: names, an earlier run's output that is never lost, and the user's files, which stay."""
 
-import ctypes
-import errno
-import fcntl
 import json
 import os
 import subprocess
@@ -11,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -170,38 +166,16 @@ def test_a_run_waits_for_the_last_guards_of_the_one_before(
     second.let_go()
 
 
-def test_a_job_is_seen_where_only_what_can_be_written_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NFS 4: an exclusive lock needs a file that is open to be written."""
-    lock = fcntl.flock
-
-    def flock(descriptor: int, kind: int) -> None:
-        if kind & fcntl.LOCK_EX and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-            raise OSError(errno.EBADF, "Bad file descriptor")
-        lock(descriptor, kind)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with _running(tmp_path, "run"):
-        assert claim.is_held(tmp_path)
-    assert not claim.is_held(tmp_path)
-
-
 def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An earlier run's are moved, the user's own stay, and what cannot be kept is said in a line."""
-    told = {rank: RankSeen(run="first", host="node1", value=rank) for rank in range(3)}
-    keep_reports(tmp_path, 3, told)
-    (tmp_path / "rank.1").rename(tmp_path / "kept")
+    keep_reports(tmp_path, 2, {0: RankSeen(run="first", host="node1", value=1)})
     (tmp_path / "rank.1").mkdir()
-    for name in ("rank.1/thesis", "result.json"):
-        (tmp_path / name).write_text("the user's")
-    keep_reports(tmp_path, 3, {rank: replace(said, run="second") for rank, said in told.items()})
-    assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.2"]
-    assert json.loads((tmp_path / "rank.2" / "value.json").read_text()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir ")
-    keep_reports(tmp_path, 3, {0: RankSeen(run="third", host="node1", result={})})
-    assert {(tmp_path / name).read_text() for name in ("rank.1/thesis", "result.json")} == {"the user's"}
+    (tmp_path / "rank.1" / "thesis").write_text("only copy")
+    keep_reports(tmp_path, 2, {rank: RankSeen(run="second", host="node1", value=rank) for rank in range(2)})
+    assert _names(tmp_path / "previous" / "first") == ["rank.0"]
+    assert json.loads((tmp_path / "rank.0" / "value.json").read_text()) == 0
+    assert _names(tmp_path / "rank.1") == ["thesis"]
+    assert "unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir " in capsys.readouterr().err
 
 
 @pytest.mark.system
@@ -223,25 +197,10 @@ def test_another_users_folder_is_refused(plant: str) -> None:
                 step()
         assert (top / "stderr").read_text() == "mine\n"
         assert not list((top / "mine").iterdir())
-
-
-@pytest.mark.system
-def test_a_file_server_may_give_every_file_another_owner() -> None:
-    """As NFS does with all_squash, and a thread's fsuid here; but not where others could put another folder there."""
-    with TemporaryDirectory() as top:
-        (volume := Path(top, "volume")).mkdir()
-        Path(top).chmod(0o755)
-        os.chown(volume, NOBODY, NOBODY)
-        with ThreadPoolExecutor(1, initializer=ctypes.CDLL(None).setfsuid, initargs=(NOBODY,)) as pool:
-            for run in ("first", "second"):
-                pool.submit(_open, volume / "out", 1, run, Use(foreign=True)).result()
-        assert (volume / "out").stat().st_uid == NOBODY
-        assert _names(volume / "out") == ["previous", "rank.0"]
-        with pytest.raises(InputError, match="it belongs to another user"):
-            OutputFolder(volume / "out", 0, 1, "third").claim()
-        with pytest.raises(InputError, match=f"is in {volume}, where other users can write"):
-            OutputFolder(volume / "new", 0, 1, "run", Use(foreign=True)).claim()
-        _open(Path(top, "out"), 1, "run", Use(foreign=True))
+        os.chown(top / "shared", NOBODY, NOBODY)  # others could put another folder in the place of one of a file server
+        with pytest.raises(InputError, match=f"is in {top}/shared, where other users can write"):
+            OutputFolder(top / "shared" / "new", 0, 1, "run", Use(foreign=True)).claim()
+        _open(top / "mine", 1, "run", Use(foreign=True))
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "value.json", "stderr"])

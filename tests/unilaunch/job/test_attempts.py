@@ -1,8 +1,5 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +8,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from command_line import find_mpirun, launch_options, write_programs
+from command_line import find_mpirun, launch_options
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
@@ -106,36 +103,3 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     starts, _ = _run("-H a:1,b:1 --max-restarts 1", [NOT_STARTED, WELL], [{}, SILENT, {}], monkeypatch)
     assert starts.call_count == 2
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
-
-
-def test_a_signal_that_comes_twice_at_once_is_one() -> None:
-    """As timeout(1) sends it."""
-    signals = UserSignals()
-    signals.note(signal.SIGTERM)
-    signals.note(signal.SIGTERM)
-    assert not signals.again
-
-
-INTERRUPT = """
-import os, signal, sys, threading, time
-from unilaunch.cli import main
-kill = getattr(os, sys.argv.pop(1))
-def interrupt():
-    while not os.path.exists("called"): time.sleep(0.02)
-    kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt, daemon=True).start()
-main()
-"""
-
-
-@pytest.mark.parametrize("kill", ["killpg", "kill"])
-def test_an_interrupted_login_is_no_fault_of_the_host(kill: str, tmp_path: Path) -> None:
-    """Ctrl-C at a terminal reaches the process group; another program's signal reaches launch alone."""
-    path = write_programs(tmp_path, ssh="touch called; exec sleep 60")
-    words = ["launch", "--mpirun", find_mpirun(), "--allow-run-as-root", "-H", "nohost:1", "-m", "this"]
-    own = os.environ | {"PATH": f"{path}:{os.environ['PATH']}"}  # noqa: TID251
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPT, kill, *words], cwd=tmp_path, env=own, capture_output=True, text=True,
-        check=False, timeout=15, start_new_session=True,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (130, "unilaunch: interrupted\n")

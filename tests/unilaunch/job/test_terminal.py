@@ -2,8 +2,6 @@
 
 import fcntl
 import os
-import pty
-import termios
 import time
 
 import pytest
@@ -62,24 +60,6 @@ def test_a_line_that_a_rank_has_not_ended_stays_alone(capfd: pytest.CaptureFixtu
     live.report("unilaunch: rank 1 failed\n")
     live.say("restart 1 of 2")
     assert capfd.readouterr().err.endswith("\r50%|###\nunilaunch: rank 1 failed\nunilaunch: restart 1 of 2\n")
-
-
-def test_a_terminal_that_is_stopped_does_not_stop_the_job() -> None:
-    """Ctrl-S: no write to it is waited for."""
-    live, ranks, kept = Live(shown=True), {0: _seen(Step("epoch", 1, 2))}, os.dup(2)
-    master, slave = pty.openpty()
-    try:
-        os.dup2(slave, 2)
-        termios.tcflow(slave, termios.TCOOFF)
-        live.follow(ranks, None)
-        assert not live.text
-        termios.tcflow(slave, termios.TCOON)
-        live.follow(ranks, None)
-        assert live.text.startswith("epoch 1/2")
-    finally:
-        os.dup2(kept, 2)
-        for descriptor in (kept, master, slave):
-            os.close(descriptor)
 
 
 RULE = "-" * 74 + "\n"

@@ -185,9 +185,8 @@ def test_what_placeholders_stand_for(environ: dict[str, str], job: str, array: s
 
 
 @pytest.mark.parametrize(("line", "wrong"), [
-    ("", ""), ("nprocs = 0", "0"), ('device = "gpu"', "gpu"), ("oversubscribed = true", "oversubscribed"),
-    ('mca = {btl = "self", a = 1}', ""), ('mca = "btl"', "btl"), ('[mpi]\nbind_to = "core"', "mpi"),
-    ("[env]\nN = 1", "1"), ("epochs = 3", ""),
+    ('mca = {btl = "self", a = 1}', ""), ("epochs = 3", ""), ("nprocs = 0", "0"), ('device = "gpu"', "gpu"),
+    ("oversubscribed = true", "oversubscribed"), ('[mpi]\nbind_to = "core"', "mpi"), ("[env]\nN = 1", "1"),
 ])  # fmt: skip
 def test_the_schema_allows_what_is_read(line: str, wrong: str, tmp_path: Path) -> None:
     """The example as it is, and with one more line."""
@@ -217,7 +216,6 @@ def test_the_schema_that_is_shipped_is_current(capsys: pytest.CaptureFixture[str
     ({"app/__init__.py": "", "app/__main__.py": "import mpi4py\n"}, Target("module", "app"), "mpi4py"),
     ({"app.py": "from mpi4py import MPI\n"}, Target("function", "app:main"), "mpi4py"),
     ({}, Target("function", "__main__:f", "import mpi4py\ndef f(): pass\n"), "mpi4py"),
-    ({"train.py": "import net\n", "net.py": "import train\n"}, Target("script", "train.py"), None),
     ({"train.py": "import mpi4py\n(\n"}, Target("script", "train.py"), None),
 ], ids=str)  # fmt: skip
 def test_the_library_of_mpi_that_a_program_imports(
