@@ -126,7 +126,6 @@ def test_help_shows_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("command", ["launch", "run", "doctor", "logs"])
 def test_help_is_one_page(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 lines of 80 columns, with the examples first, and no form of a switch that changes nothing."""
     monkeypatch.setenv("COLUMNS", "80")
     lines = _shown(f"{command} --help", capsys).splitlines()
     assert len(lines) <= 60

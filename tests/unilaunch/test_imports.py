@@ -1,6 +1,5 @@
-"""What is light stays light; the public names are those that are promised; a record is what a dataclass is."""
+"""What is light stays light, and the public names are those that are promised."""
 
-import dataclasses
 import pkgutil
 import subprocess
 import sys
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import unilaunch
-from unilaunch.folder.failure import Cause, Failure
-from unilaunch.record import replace
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import make_task
 from unilaunch.spec.target import Target
@@ -74,15 +71,3 @@ def test_exceptions_are_public() -> None:
     errors = {one.__name__ for one in classes if issubclass(one, unilaunch.UnilaunchError)}
     assert len(errors) > 14
     assert errors <= set(unilaunch.__all__)
-
-
-def test_a_record_is_what_a_dataclass_is() -> None:
-    """Users' programs hold some of ours: made, compared, shown and copied so."""
-    failure = Failure(Cause.CANNOT_START, "gone", 1)
-    assert failure == Failure(cause=Cause.CANNOT_START, message="gone", exit_code=1, time=failure.time)
-    assert failure not in [replace(failure, message="late"), Failure(Cause.CANNOT_START, "gone", 1)]  # a later one
-    with pytest.raises(AttributeError, match="frozen"):
-        failure.message = "late"  # type: ignore[misc]
-    with pytest.raises(TypeError, match="expected cause, message, exit_code"):
-        Failure(Cause.CANNOT_START, cause=Cause.CANNOT_START)  # type: ignore[call-arg, misc]
-    assert dataclasses.asdict(dataclasses.replace(failure, exit_code=7))["exit_code"] == 7

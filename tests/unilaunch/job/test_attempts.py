@@ -20,12 +20,12 @@ from unilaunch.job.stop import UserSignals
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
-BIN = str(Path(sys.executable).parent)
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x2),3"}
 
 
-def _plan(words: str, environ: Mapping[str, str], where: str = f"/usr/bin:{BIN}") -> Plan:
-    given = launch_options(f"--mpirun {find_mpirun(where)} --allow-run-as-root {words}")
+def _plan(words: str, environ: Mapping[str, str]) -> Plan:
+    mpirun = find_mpirun("/usr/bin", str(Path(sys.executable).parent))
+    given = launch_options(f"--mpirun {mpirun} --allow-run-as-root {words}")
     return make_plan(read_task(LaunchSpec, given, environ), environ)
 
 

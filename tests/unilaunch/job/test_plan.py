@@ -113,7 +113,6 @@ def test_how_mpirun_is_started(mpi: str, words: str, environ: dict[str, str], lo
 def test_a_containers_quota_counts(
     mpi: str, quota: float | None, words: str, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody says how many ranks there are."""
     monkeypatch.setattr(devices, "cpu_quota", lambda: quota)
     monkeypatch.setattr(devices, "count_cores", lambda: 4)
     assert len(_plan(words).rows) == ranks
@@ -146,7 +145,6 @@ def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str])
     ("Intel MPI 2021", "-n 4 --hostfile most --oversubscribe", "the hosts have max_slots for 3 ranks"),
 ], indirect=["mpi"])  # fmt: skip
 def test_what_is_refused(mpi: str, words: str, message: str) -> None:
-    """In one line, before anything is started."""
     with pytest.raises(UnilaunchError) as refusal:
         _plan(words)
     assert message in str(refusal.value)
@@ -183,7 +181,6 @@ def test_where_ranks_go(mpi: str, words: str, environ: dict[str, str], hosts: st
 
 
 def test_the_table_and_its_json_say_the_same(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Line, hosts and devices."""
     plan = _plan("-n 3 -H a:2,b:1 --epochs 7")
     show_plan(plan, as_json=False)
     lines = capsys.readouterr().out.splitlines()

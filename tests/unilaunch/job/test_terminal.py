@@ -17,7 +17,6 @@ def _seen(step: Step, host: str = "?") -> RankSeen:
 
 
 def test_the_slowest_rank_is_named() -> None:
-    """With the step of the rank that is furthest behind, and that step's figures."""
     first, second = Step("epoch", 12, 200, {"loss": 0.43}, 0.25), Step("epoch", 11, 200, {"loss": 0.5}, 0.5)
     shown = describe({0: _seen(first, "node0"), 1: _seen(second, "node1")})
     assert all(words in shown for words in ("epoch 11/200", "loss 0.5000", "rank 1 on node1 (0.500 s"))
