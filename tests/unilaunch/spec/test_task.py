@@ -66,7 +66,7 @@ def test_written_spec_can_be_given_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("file", "typed", "environ", "words"), [
-    ("", {"seed": "x", "epochs": "0"}, {"UNILAUNCH_LR": "-1"}, "--seed: .*UNILAUNCH_LR: must.*--epochs: "),
+    ("", {"seed": "x", "epochs": "0"}, {"UNILAUNCH_LR": "-1"}, "--seed: .*--epochs: .*UNILAUNCH_LR: must"),
     ("", {"target": "resnet"}, {}, "no model 'resnet'"), ("", {"num_parts": "3"}, {}, "--num-parts 3"),
     ("", {"colour": "red"}, {}, "--colour: no such option"), ("", {"batch_size": "64"}, {}, "--batch-size: no such"),
     ("", {"backend": "jax"}, {}, "no backend 'jax'; installed: mindspore, torch"),
