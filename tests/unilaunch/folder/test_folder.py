@@ -23,7 +23,6 @@ from unilaunch.folder.folder import OutputFolder, Use
 from unilaunch.monitor.inbox import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 
-MARKER = ".unilaunch"
 NOBODY = 65534  # the tests that act as another user need root
 
 
@@ -53,7 +52,7 @@ def _open(root: Path, size: int, run_id: str, use: Use | None = None) -> list[Ou
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != MARKER)
+    return sorted(path.name for path in folder.iterdir() if path.name != ".unilaunch")
 
 
 def test_runs_of_one_name_are_all_kept(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from unilaunch.machine import devices
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
-RUN = [sys.executable, "-m", "unilaunch", "run"]
-GCN = [*RUN, "--spec", '{"target": "gcn", "backend": "torch", "console": "rank0"}']
+SPEC = '{"target": "gcn", "backend": "torch", "console": "rank0"}'
+GCN = shlex.join([sys.executable, "-m", "unilaunch", "run", "--spec", SPEC])
 PROBES = "--mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 15"
 KEEPALIVE = f"--mca oob_tcp_keepalive_time 1 {PROBES}"
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "2,1"}
@@ -84,7 +84,7 @@ def _plan(words: str, environ: Mapping[str, str] | None = None) -> Plan:
 def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
     """What the user gave is there, translated; nothing that was given is overridden."""
     line = shlex.join(_plan(words, {"PATH": "/bin", "HOME": "/root"}).line)
-    assert line == f"/mpi/bin/mpirun {expected} GCN".replace("GCN", shlex.join(GCN))
+    assert line == f"/mpi/bin/mpirun {expected} GCN".replace("GCN", GCN)
 
 
 @pytest.mark.parametrize(("mpi", "words", "environ", "login", "added"), [

@@ -33,7 +33,6 @@ def _directives(script: str) -> dict[str, str]:
 
 
 def _run(script: str, folder: Path, environ: Mapping[str, str], srun: str) -> "subprocess.CompletedProcess[str]":
-    """Run a batch script with this srun."""
     own = {"PATH": write_programs(folder, srun=srun), "SLURM_JOB_ID": "36", **environ}
     return subprocess.run(["bash"], input=script, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
@@ -154,7 +153,6 @@ def test_what_slurm_is_asked_for(
     ("-n 2 --nodes 8", "6 nodes would have no rank: give --nodes 2, or -n 8"), ("--nodes 2", "how many ranks? Give"),
     ("-n 2 --container-image i --output-dir ../out", "--output-dir ../out: a container cannot mount it"),
     ("-n 4 --map-by slot --max-restarts 3 -m this", "mpirun starts the ranks, because of --map-by"),
-    # Launch does not run there.
     ("-n 2 -H a:1,b:1 --max-restarts 2", "only launch"), ("-n 2 -H a:1,b:1 --elastic", "--elastic: only launch"),
     ("-n 2 -H a:1,b:1 --observe tensorboard=curves", "--observe tensorboard=curves: only launch"),
     # Bash runs what stands in a variable's name.
@@ -168,9 +166,8 @@ def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
 def test_a_job_that_goes_on() -> None:
     """A model resumes, in a folder that every start of the job has."""
     script = job_file("sbatch", "-n 2 --requeue --epochs 30")  # a lost node sends no signal: every 3 epochs
-    for words in ('"output_dir": "log_output/{job}"', '"resume": true', '"checkpoint_every": 3'):
-        assert words in script
-    assert "\nexec " not in script
+    settings = ('"output_dir": "log_output/{job}"', '"resume": true', '"checkpoint_every": 3')
+    assert [words in script for words in (*settings, "\nexec ")] == [True, True, True, False]
     assert '"output_dir": "log_output/{job}-{array}"' in job_file("sbatch", "-n 2 --array 1,2")
     assert '"output_dir": "mine"' in job_file("sbatch", "-n 2 --output-dir mine")
 
