@@ -39,7 +39,6 @@ def _unilaunch(*lines: str, folder: Path, output: IO[str] | int = -1, **environ:
     return [(code, errors) for code, errors in json.loads(done.stderr)]
 
 
-#: A line, and what its refusal says.
 REFUSED = {
     "train": "train: no such command; type unilaunch launch", "run --epoch=3": "did you mean --epochs?",
     "run --epoch 3": "--epoch: no such option; did you mean --epochs?", "run -z": "-z: no such option",
@@ -136,7 +135,6 @@ def test_help_is_one_page(command: str, capsys: pytest.CaptureFixture[str], monk
     assert command != "launch" or any(line.startswith("  -n, --nprocs N") for line in lines)
 
 
-#: What stands on the line, and what is offered.
 COMPLETED = {
     "lau": {"launch"}, "run --epo": {"--epochs"}, "run --device cu": {"cuda"}, "run --backend min": {"mindspore"},
     "run g": {"gcn"}, "run tra": {"train.py"}, "run calib": set(), "run --dataset cit": {"citeseer"},

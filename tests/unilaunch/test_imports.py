@@ -15,8 +15,7 @@ from unilaunch.spec.target import Target
 from unilaunch.spec.task import encode_task
 
 TASK = encode_task(make_task(LaunchSpec, Target("model", "gcn"), {"backend": "torch", "epochs": 3}, {}))
-#: Programs, and what they do not import: no framework and no numpy on `import` and on `--help`; little in each child of
-#: a launcher that has no agent yet, and in a rank that was handed its spec: they would take half of the time it adds.
+#: Programs, and what they do not import: a user's, a launcher's child before it has an agent, a rank with its spec.
 LIGHT = {
     """
 import unilaunch

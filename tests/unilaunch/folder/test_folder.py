@@ -154,6 +154,7 @@ def test_a_run_waits_for_the_last_guards_of_the_one_before(
     (first,) = _open(tmp_path, 1, "first")
     first.claim()
     claim.release(tmp_path, "another")
+    assert claim.is_held(tmp_path)
     second = OutputFolder(tmp_path, 0, 1, "second")
     with ThreadPoolExecutor(1) as pool:
         claimed = pool.submit(second.claim)
@@ -163,17 +164,20 @@ def test_a_run_waits_for_the_last_guards_of_the_one_before(
         claimed.result(timeout=60)
     first.let_go()
     second.let_go()
+    assert not claim.is_held(tmp_path)
 
 
 def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An earlier run's are moved, the user's own stay, and what cannot be kept is said in a line."""
     keep_reports(tmp_path, 2, {0: RankSeen(run="first", host="node1", value=1)})
     (tmp_path / "rank.1").mkdir()
-    (tmp_path / "rank.1" / "thesis").write_text("only copy")
+    for name in ("rank.1/thesis", "result.json"):
+        (tmp_path / name).write_text("only copy")
     keep_reports(tmp_path, 2, {rank: RankSeen(run="second", host="node1", value=rank) for rank in range(2)})
     assert _names(tmp_path / "previous" / "first") == ["rank.0"]
     assert json.loads((tmp_path / "rank.0" / "value.json").read_text()) == 0
-    assert _names(tmp_path / "rank.1") == ["thesis"]
+    keep_reports(tmp_path, 2, {0: RankSeen(run="third", host="node1", result={})})
+    assert {(tmp_path / name).read_text() for name in ("rank.1/thesis", "result.json")} == {"only copy"}
     assert "unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir " in capsys.readouterr().err
 
 

@@ -62,7 +62,6 @@ def test_what_only_a_pickle_could_hold_and_a_lost_entry_are_refused(value: Any, 
 
 
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:
-    """Whatever a file claims to be."""
     np.save(tmp_path / "value.0.npy", np.array([{"a": 1}], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle"):
         unpack({"__npy__": "array", "file": "value.0.npy"}, tmp_path)

@@ -1,5 +1,6 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from command_line import find_mpirun, launch_options
+from command_line import find_mpirun, launch_options, write_programs
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
@@ -17,6 +18,7 @@ from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.stop import UserSignals
+from unilaunch.spec.hostfile import Host
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
@@ -103,3 +105,11 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     starts, _ = _run("-H a:1,b:1 --max-restarts 1", [NOT_STARTED, WELL], [{}, SILENT, {}], monkeypatch)
     assert starts.call_count == 2
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
+
+
+def test_a_start_up_file_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ssh gives up by itself, and sooner, where nobody answers at the port."""
+    write_programs(tmp_path, ssh="exec sleep 60")
+    monkeypatch.setattr(login, "_PATIENCE", 0.3)
+    (said,) = login.log_in([Host(name="there", slots=1, user="me")], [f"{tmp_path}/ssh"]).values()
+    assert re.match(r"there: ssh connects, and no command runs within .*Try: ssh me@there true$", said)

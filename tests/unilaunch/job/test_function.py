@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unilaunch
-from unilaunch.job.function import Arguments, find_function, select, words
+from unilaunch.job.function import find_function, select
 
 
 def train(lr: float, seed: int = 0, **more: Any) -> None:
@@ -105,15 +105,6 @@ def test_the_modules_of_a_notebook_are_found(tmp_path: Path, monkeypatch: pytest
     main.__dict__["work"]()
     found = find_function(main.__dict__["work"])
     assert (found.target.name, found.roots) == ("<cells 1, 2>:work", (tmp_path / "shed", tmp_path / "barn"))
-
-
-def test_arrays_in_many_arguments_fit_into_a_command_line(tmp_path: Path) -> None:
-    """Those that fit no more are in files."""
-    told = words(Arguments((), (), {f"array{number}": np.zeros(5000) for number in range(60)}), tmp_path, "f")
-    assert sum(map(len, told)) < 1 << 20
-    assert len(list(tmp_path.iterdir())) == 60 - 12
-    with pytest.raises(unilaunch.UnilaunchError, match=r"f: big cannot be written to .* \(No such file or directory\)"):
-        words(Arguments((), (), {"big": np.zeros(9000)}), tmp_path / "none", "f")
 
 
 def _select(function: str, cells: list[str]) -> tuple[str, list[int]]:

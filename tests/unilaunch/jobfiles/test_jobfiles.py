@@ -55,7 +55,7 @@ def test_hosts_for_slurm() -> None:
 def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
     """It has the node's processors and devices, and starts the ranks again; the nodes know each other by a secret."""
     (script := tmp_path / "train.py").write_text("import torch\n")
-    words = "--nodes 2 --gpus-per-node 4 --cpus-per-task 3 --max-restarts 2 --requeue"
+    words = "--nodes 2 --gpus-per-node 4 --cpus-per-task 3 --max-restarts 2 --requeue --bind-to none"
     text = job_file("sbatch", f"{words} {script} --lr 0.1")
     expected = {"ntasks": "2", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "12", "gpus-per-node": "4"}
     assert expected.items() <= _directives(text).items()
@@ -63,7 +63,7 @@ def test_of_a_script_one_launch_runs_on_each_node(tmp_path: Path) -> None:
     line = shlex.split(next(line for line in text.splitlines() if line.startswith("srun ")))
     assert line[line.index("-m") + 1 : line.index("--spec")] == ["unilaunch", "launch"]
     spec = json.loads(line[line.index("--spec") + 1])
-    assert (spec["nproc_per_node"], spec["max_restarts"], spec["grace"]) == (4, 2, 60)
+    assert (spec["nproc_per_node"], spec["max_restarts"], spec["grace"], spec["bind_to"]) == (4, 2, 60, "none")
     assert "UNILAUNCH_SECRET" not in job_file("sbatch", f"-n 4 {script}")
 
 
@@ -104,7 +104,6 @@ def test_names_and_secret_arguments(tmp_path: Path) -> None:
     ("-n 2 -H a:2,b:2 --map-by seq", {"nodes": "2", "nodelist": "a,b", "ntasks-per-node": None}),
     ("-n 3 -H a:2,b:1", {"mincpus": "2", "ntasks-per-node": None}), ("-H a:2,b:2", {"mincpus": None}),
     ("-H a:1,b:3 --cpus-per-task 4", {"mincpus": "12"}),
-    # As many nodes as Slurm finds, where one may have too few processors; and no node is asked for 256 GPUs.
     ("-n 64", {"nodes": "1"}),
     ("-n 256 --device cuda", {"nodes": None, "nodelist": None, "ntasks-per-node": None, "gres": None}),
     ("--nodes 2 --gpus-per-node h100.80gb:4", {"ntasks": "8", "ntasks-per-node": "4", "gpus-per-node": "h100.80gb:4"}),
@@ -118,7 +117,7 @@ def test_names_and_secret_arguments(tmp_path: Path) -> None:
     ("-n 2 -a 0-9%2 --sbatch --nice=5", {"array": "0-9%2", "output": "%x-%A_%a.out", "nice": "5"}),
     ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}), ("-n 2 --job-name=first", {"job-name": "first"}),
     ("-n 4 -c 3 -t 1-12 -p gpu -A me", {"cpus-per-task": "3", "time": "1-12", "partition": "gpu", "account": "me"}),
-    ("-n 2 -o %j.log --mail-type END -C a100", {"output": "%j.log", "mail-type": "END", "constraint": "a100"}),
+    ("-n 2 -o %j.log --mail-type END --mem 16G", {"output": "%j.log", "mail-type": "END", "mem": "16G"}),
 ])  # fmt: skip
 def test_what_slurm_is_asked_for(
     words: str, expected: dict[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,7 +163,6 @@ def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
 
 
 def test_a_job_that_goes_on() -> None:
-    """A model resumes, in a folder that every start of the job has."""
     script = job_file("sbatch", "-n 2 --requeue --epochs 30")  # a lost node sends no signal: every 3 epochs
     settings = ('"output_dir": "log_output/{job}"', '"resume": true', '"checkpoint_every": 3')
     assert [words in script for words in (*settings, "\nexec ")] == [True, True, True, False]
@@ -204,6 +202,7 @@ def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """Open MPI's is taken to be where the job will run, at the path that was given."""
     monkeypatch.setattr(planning, "foresee_mpirun", choice.foresee_mpirun)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert "mpirun" in job_file("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
     words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
     assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in job_file("sbatch", words, {"PATH": str(tmp_path)})
 
@@ -305,9 +304,10 @@ def test_what_a_patch_adds(kind: str, tmp_path: Path) -> None:
         for was, pod in zip(_pods(before), _pods(fields), strict=True):
             kept = {name: value for name, value in was.items() if name != "volumes"}
             assert pod == {**kept, "nodeSelector": {"gpu": "h100"}, "imagePullSecrets": [{"name": "registry"}]}
-    patch.write_text("pod: 3")
-    with pytest.raises(SpecError, match=f"^--patch {patch}: expected fields under"):
-        job_file(kind, f"-n 2 --patch {patch} train.py")
+    for text, message in (("pod: 3", "expected fields under"), ("a: [", "not YAML: ")):
+        patch.write_text(text)
+        with pytest.raises(SpecError, match=f"^--patch {patch}: {message}"):
+            job_file(kind, f"-n 2 --patch {patch} train.py")
 
 
 def test_names() -> None:

@@ -80,7 +80,6 @@ def test_no_text_raises_anything_else(text: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """It is an error: never a run on this host alone."""
     (tmp_path / "bytes").write_bytes(b"node\xff0 slots=4")
     for name, words in (("none", "no such file"), (".", "is a directory"), ("bytes", "byte 4 is not UTF-8")):
         with pytest.raises(HostfileError, match=words):

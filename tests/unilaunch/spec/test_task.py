@@ -125,7 +125,6 @@ def test_each_format_says_the_same(tmp_path: Path) -> None:
     # A field that is there twice: the last one counted, and nothing was said.
     ("a.toml", b"seed = 1\nseed = 2\n"), ("a.json", b'{"env": {"seed": "1", "seed": "2"}}'),
     ("a.yaml", b"options: {seed: 1, seed: 2}"), ("a.toml", b"weight-seed = 1\nweight_seed = 2\n"),
-    # A file that would grow, or that has no end.
     ("a.yaml", b"a: &a [1]\nb: [*a, *a]\n"), ("a.yaml", b"#" * (1 << 20) + b"\nseed: 1\n"), ("/dev/zero", None),
 ], ids=lambda value: str(value)[:30])  # fmt: skip
 def test_unreadable_file_is_named(name: str, text: bytes | None, tmp_path: Path) -> None:
@@ -163,6 +162,8 @@ def test_forms_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
     forms: list[Any] = [{"btl": "self", "a": 1}, [["btl", "self"], ["a", "1"]], pairs]
     assert [LaunchSpec(mca=each).mca for each in forms] == [pairs] * 3
     assert read_task(LaunchSpec, {}, {"UNILAUNCH_MCA": '{"btl": "self", "a": 1}'}).spec.mca == pairs
+    with pytest.raises(SpecError, match=r"^nprocs: must be greater.*oversubscribed: no such option"):
+        LaunchSpec(nprocs=0, oversubscribed=True)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("environ", "job", "array"), [
@@ -171,7 +172,6 @@ def test_forms_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
     ({"JOB_ID": "5", "SGE_TASK_ID": "7"}, "5", "7"), ({"SGE_TASK_ID": "undefined"}, "own", None), ({}, "own", None),
 ])  # fmt: skip
 def test_what_placeholders_stand_for(environ: dict[str, str], job: str, array: str | None) -> None:
-    """A job outside an array has no index."""
     if array is None:
         with pytest.raises(SpecError, match="index in an array of jobs, and none of SLURM_ARRAY_TASK_ID"):
             replace_placeholders(Path("runs/{array}"), placeholder_values(environ, "own"))
