@@ -1,6 +1,6 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
-import signal
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,63 +9,46 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from command_line import find_mpirun, launch_options
+from command_line import find_mpirun, launch_options, write_programs
 from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import attempt, attempts, login
-from unilaunch.job.api import Job
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.stop import UserSignals
+from unilaunch.spec.hostfile import Host
 from unilaunch.spec.launch_spec import LaunchSpec
 from unilaunch.spec.reading import read_task
 
-BIN = str(Path(sys.executable).parent)
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x2),3"}
 
 
-def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str], folder: Path = Path()) -> list[str]:
-    """Return the hosts of the ranks, once the *lost* ones are left out."""
-    plan = plan_again(_plan(f"--elastic {words}", environ), lost, environ, folder / "left")
-    return [row.host for row in plan.rows]
-
-
-def _plan(words: str, environ: Mapping[str, str], where: str = f"/usr/bin:{BIN}") -> Plan:
-    given = launch_options(f"--mpirun {find_mpirun(where)} --allow-run-as-root {words}")
+def _plan(words: str, environ: Mapping[str, str]) -> Plan:
+    mpirun = find_mpirun("/usr/bin", str(Path(sys.executable).parent))
+    given = launch_options(f"--mpirun {mpirun} --allow-run-as-root {words}")
     return make_plan(read_task(LaunchSpec, given, environ), environ)
 
 
-def test_a_lost_host_of_an_allocation_is_left_out() -> None:
-    """The user has named no hosts; those that are left have room for five of seven, or for all of four."""
-    assert _hosts_of_restart("", {"LSB_HOSTS": "n0 n0 n1"}, ["n1"]) == ["n0", "n0"]
-    assert _hosts_of_restart("", SLURM, ["n1"]) == ["n0", "n0", "n2", "n2", "n2"]
-    assert _hosts_of_restart("-n 4", SLURM, ["n1"]) == ["n0", "n0", "n2", "n2"]
-
-
-def test_a_lost_host_is_left_out_where_only_mpirun_knew_it() -> None:
-    assert set(_hosts_of_restart("-n 4 -H a:2,b:2 --mpi-arg --rank-by --mpi-arg node", {}, ["b"])) == {"a"}
-
-
-def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
-    """Open MPI 5 reads no IPv6 address in -H, and there is no max_slots."""
-    (hosts := tmp_path / "hosts").write_text("fd00::1 slots=2 max_slots=3\nfd00::2 slots=1\nfd00::3 slots=1\n")
-    plan = _plan(f"--elastic --hostfile {hosts}", {}, BIN)
-    again = plan_again(plan, ["fd00::2"], {}, left := tmp_path / "left")
-    assert again.request.hostfile == str(left)
-    assert left.read_text() == "fd00::1 slots=2 max_slots=3\nfd00::3 slots=1\n"
-    assert hosts.read_text().count("\n") == 3
-
-
-@pytest.mark.parametrize(("words", "environ", "lost"), [
-    ("-n 2 -H a:2,b:2 --map-by seq", {}, ["b.example.org"]), ("-n 2 -H a:2,b:2", {}, ["a", "b"]),
-    ("-n 2", {"PBS_NODEFILE": "nodes"}, ["b"]),
+@pytest.mark.parametrize(("words", "environ", "lost", "left"), [
+    # The user has named no hosts; those that are left have room for five of seven ranks, or for all of four.
+    ("", {"LSB_HOSTS": "n0 n0 n1"}, ["n1"], ["n0", "n0"]), ("", SLURM, ["n1"], ["n0", "n0", "n2", "n2", "n2"]),
+    ("-n 4", SLURM, ["n1"], ["n0", "n0", "n2", "n2"]),
+    ("-n 4 -H a:2,b:2 --mpi-arg --rank-by --mpi-arg node", {}, ["b"], ["a", "a"]),  # only mpirun knew it
+    # A lost host that is none of the job's names, all of its hosts, hosts that only mpirun reads.
+    ("-n 2 -H a:2,b:2 --map-by seq", {}, ["b.example.org"], None), ("-n 2 -H a:2,b:2", {}, ["a", "b"], None),
+    ("-n 2", {"PBS_NODEFILE": "nodes"}, ["b"], None),
 ])  # fmt: skip
-def test_no_restart_with_a_lost_host(words: str, environ: Mapping[str, str], lost: Sequence[str]) -> None:
-    """A lost host that is none of the job's names, all of its hosts, hosts that only mpirun reads."""
-    with pytest.raises(SpecError, match=f"--elastic: {lost[0]}.* cannot be left out of the hosts"):
-        _hosts_of_restart(words, environ, lost)
+def test_a_lost_host_is_left_out(
+    words: str, environ: Mapping[str, str], lost: Sequence[str], left: list[str] | None, tmp_path: Path
+) -> None:
+    plan = _plan(f"--elastic {words}", environ)
+    if left is None:
+        with pytest.raises(SpecError, match=f"--elastic: {lost[0]}.* cannot be left out of the hosts"):
+            plan_again(plan, lost, environ, tmp_path / "left")
+    else:
+        assert [row.host for row in plan_again(plan, lost, environ, tmp_path / "left").rows] == left
 
 
 #: The ends of an attempt that was well and of one whose mpirun started nothing; and what is said of a host.
@@ -124,13 +107,9 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
 
 
-def test_a_second_cancel_is_no_echo() -> None:
-    """A signal that comes twice at once is one: timeout(1) sends it so."""
-    signals = UserSignals()
-    signals.note(signal.SIGTERM)
-    signals.note(signal.SIGTERM)
-    assert not signals.again
-    job = Job.__new__(Job)
-    job._caller = Caller(signals, attended=False)
-    job.cancel()
-    assert signals.again
+def test_a_start_up_file_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ssh gives up by itself, and sooner, where nobody answers at the port."""
+    write_programs(tmp_path, ssh="exec sleep 60")
+    monkeypatch.setattr(login, "_PATIENCE", 0.3)
+    (said,) = login.log_in([Host(name="there", slots=1, user="me")], [f"{tmp_path}/ssh"]).values()
+    assert re.match(r"there: ssh connects, and no command runs within .*Try: ssh me@there true$", said)
