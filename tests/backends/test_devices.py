@@ -1,11 +1,14 @@
-"""Calls to devices that this machine does not have: each must fit the signature of the framework's real function."""
+"""How ranks take their devices, meet and are measured, by the real functions' signatures: no device is here."""
 
 import inspect
+import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -14,21 +17,21 @@ import mindspore.communication
 import mindspore.mint.distributed
 import pytest
 import torch
-import torch.distributed
+from torch import distributed
 
 from unilaunch.errors import PlacementError
-from unilaunch.interfaces.backend import Peers, Placement, Rendezvous, TensorCollectives
+from unilaunch.interfaces.backend import Peers, Placement, Rendezvous, TensorCollectives, Waits
 from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member
 from unilaunch_graph.torch import loading
 from unilaunch_mindspore.backend import MindSporeBackend
+from unilaunch_mindspore.joining import _short_sleeps, join_through_store
 from unilaunch_torch.backend import TorchBackend
+from unilaunch_torch.waits import Sampling, measure_waits
 
 WORLD = World(rank=1, size=4, local_rank=1, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="Open MPI 5")
 MEETING = Rendezvous("10.0.0.1", 4321, "eth1")
 MINUTE = timedelta(seconds=60)
-
-Call = tuple[str, dict[str, Any]]
 
 
 # Signatures written by hand. The first two functions are C++ and have no signature that Python can read; their
@@ -51,23 +54,21 @@ def set_npu_device(device: Any) -> None:
     """Take what torch_npu.npu.set_device takes."""
 
 
-class Calls:
-    """Replaces functions by autospecs of them, and keeps what they were called with, in the order of the calls."""
+class Calls(dict[str, dict[str, Any]]):
+    """Replaces functions by others with their signatures, and keeps by name what they were called with, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
-        self.made: list[Call] = []
 
     def replace(self, owner: Any, name: str, answer: Any = None, real: Callable[..., Any] | None = None) -> None:
         """Replace *owner*.*name*; *real* stands in for a function without a signature."""
-        real = real or getattr(owner, name)
-        signature, dotted = inspect.signature(real), f"{owner.__name__}.{name}"
+        signature = inspect.signature(real or getattr(owner, name))
 
         def note(*args: Any, **kwargs: Any) -> Any:
-            self.made.append((dotted, dict(signature.bind(*args, **kwargs).arguments)))
+            self[f"{owner.__name__}.{name}"] = dict(signature.bind(*args, **kwargs).arguments)
             return answer
 
-        self.monkeypatch.setattr(owner, name, create_autospec(real, side_effect=note), raising=False)
+        self.monkeypatch.setattr(owner, name, note, raising=False)
 
 
 @pytest.fixture
@@ -77,13 +78,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls.replace(torch.cuda, "is_available", answer=True)
     calls.replace(torch.cuda, "device_count", answer=2)
     calls.replace(torch, "set_num_threads", real=set_num_threads)
-    calls.replace(torch.distributed, "TCPStore", answer="the store", real=tcp_store)
+    calls.replace(distributed, "TCPStore", answer="the store", real=tcp_store)
     torch_npu, npu = ModuleType("torch_npu"), ModuleType("torch_npu.npu")
     monkeypatch.setattr(torch_npu, "npu", npu, raising=False)
     monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)
     calls.replace(npu, "set_device", real=set_npu_device)
     for owner, name in (
-        (torch.cuda, "set_device"), (torch.distributed, "init_process_group"), (ms, "set_device"),
+        (torch.cuda, "set_device"), (distributed, "init_process_group"), (ms, "set_device"),
         (ms.device_context.cpu.op_tuning, "threads_num"), (ms.runtime, "launch_blocking"),
         (mindspore.communication, "init"), (mindspore.mint.distributed, "init_process_group"),
     ):  # fmt: skip
@@ -91,62 +92,61 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
-def _connect(backend: TorchBackend | MindSporeBackend, device: str) -> None:
-    placement = Placement(device, 1, 2)
-    backend.start(WORLD, placement)
-    backend.connect(WORLD, placement, MEETING, MINUTE.total_seconds())
+CUDA, NPU, STORE = "torch.cuda.set_device", "torch_npu.npu.set_device", "torch.distributed.TCPStore"
+INIT, MINT = "torch.distributed.init_process_group", "mindspore.mint.distributed.init_process_group"
+RANK: dict[str, Any] = {"rank": 1, "world_size": 4}
+CLIENT = {"host_name": "10.0.0.1", "port": 4321, "is_master": False}
+ASCEND, GPU = ({"device_target": target, "device_id": 1} for target in ("Ascend", "GPU"))
+TCP = {"backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "timeout": MINUTE}
 
 
-_INIT = "torch.distributed.init_process_group"
-_MINT = "mindspore.mint.distributed.init_process_group"
-DEVICES: dict[str, tuple[Any, list[Call]]] = {
-    "cuda": (TorchBackend, [("torch.cuda.set_device", {"device": 1}), (_INIT, {"backend": "nccl"})]),
-    "npu": (TorchBackend, [("torch_npu.npu.set_device", {"device": 1}), (_INIT, {"backend": "hccl"})]),
-    "Ascend": (MindSporeBackend, [
-        ("mindspore.set_device", {"device_target": "Ascend", "device_id": 1}),
-        (_MINT, {"backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "timeout": MINUTE}),
-    ]),
-    "GPU": (MindSporeBackend, [
-        ("mindspore.set_device", {"device_target": "GPU", "device_id": 1}),
-        ("mindspore.communication.init", {"backend_name": "nccl"}),
-    ]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_rank_takes_its_device_then_its_place_among_the_ranks(device: str, calls: Calls) -> None:
+@pytest.mark.parametrize(("backend", "device", "expected"), [
+    (TorchBackend, "cuda", {CUDA: {"device": 1}, STORE: CLIENT, INIT: {"backend": "nccl", **RANK}}),
+    (TorchBackend, "npu", {NPU: {"device": 1}, STORE: CLIENT, INIT: {"backend": "hccl", **RANK}}),
+    (MindSporeBackend, "npu", {"mindspore.set_device": ASCEND, MINT: {**TCP, **RANK}}),
+    (MindSporeBackend, "cuda", {"mindspore.set_device": GPU, "mindspore.communication.init": {"backend_name": "nccl"}}),
+])  # fmt: skip
+def test_a_rank_takes_its_device_then_its_place_among_the_ranks(
+    backend: Any, device: str, expected: dict[str, dict[str, Any]], calls: Calls
+) -> None:
     """By its index: without it each rank would take device 0. No port is bound: rank 1 is a client of the store."""
-    backend, expected = DEVICES[device]
-    _connect(backend(), {"Ascend": "npu", "GPU": "cuda"}.get(device, device))
-    assert [name for name, _ in calls.made if name in dict(expected)] == [name for name, _ in expected]
-    made = dict(calls.made)
-    for name, arguments in expected:
-        assert made[name].items() >= arguments.items()
-    for name in {_INIT, _MINT} & set(made):
-        assert (made[name]["rank"], made[name]["world_size"]) == (1, 4)
-    if store := made.get("torch.distributed.TCPStore"):
-        assert (store["host_name"], store["port"], store["is_master"]) == ("10.0.0.1", 4321, False)
+    rank = backend()
+    rank.start(WORLD, Placement(device, 1, 2))
+    rank.connect(WORLD, Placement(device, 1, 2), MEETING, MINUTE.total_seconds())
+    assert [name for name in calls if name in expected] == list(expected)
+    for name, arguments in expected.items():
+        assert calls[name].items() >= arguments.items()
 
 
-def test_rank_0_hands_its_listening_socket_over(calls: Calls) -> None:
-    """The port that was agreed on is never free in between."""
+def test_the_port_that_was_agreed_on_is_held_or_free_for_the_store(calls: Calls) -> None:
+    """Rank 0 hands its listening socket to torch. MindSpore accepts none, so ours is closed before its own listens."""
     first = World(rank=0, size=4, local_rank=0, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="")
-    with socket.create_server(("", 0)) as listener:
-        TorchBackend().connect(first, Placement("cuda", 0, 1), Rendezvous("a", 1, "lo", listener), 60)
-        (store,) = [arguments for name, arguments in calls.made if name == "torch.distributed.TCPStore"]
-        assert store["is_master"]
-        with socket.socket(fileno=store["master_listen_fd"]) as handed:
-            assert handed.getsockname() == listener.getsockname()
-
-
-def test_mindspores_store_may_bind_the_port_that_rank_0_held(calls: Calls) -> None:
-    """It accepts no socket, so ours is closed before it is started."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        meeting = Rendezvous("127.0.0.1", port, "lo", listener)
-        MindSporeBackend().connect(WORLD, Placement("npu", 1, 1), meeting, 60.0)
+        TorchBackend().connect(first, Placement("cuda", 0, 1), Rendezvous("a", 1, "lo", listener), 60)
+        assert calls[STORE]["is_master"]
+        with socket.socket(fileno=calls[STORE]["master_listen_fd"]) as handed:
+            assert handed.getsockname() == listener.getsockname()
+        MindSporeBackend().connect(WORLD, Placement("npu", 1, 1), Rendezvous("127.0.0.1", port, "lo", listener), 60.0)
         with socket.create_server(("127.0.0.1", port)):
-            assert calls.made[0][1]["init_method"] == f"tcp://127.0.0.1:{port}"
+            assert calls[MINT]["init_method"] == f"tcp://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("by", ["unilaunch", "torchrun", "the script", "mpirun"])
+def test_a_part_on_a_gpu_takes_the_group_that_there_is(by: str, calls: Calls) -> None:
+    """The launcher's variables, or the script's own group; under mpirun torch has no address: the ranks make one."""
+    calls.replace(loading, "meet", answer=MEETING)
+    calls.replace(distributed, "is_torchelastic_launched", answer=by == "torchrun")
+    calls.replace(distributed, "is_initialized", answer=by == "the script")
+    member: Any = create_autospec(
+        Member, instance=True, world=WORLD, placement=Placement("cuda", 1, 2), supervised=by == "unilaunch",
+        peers=create_autospec(Peers, instance=True), environ={},
+    )  # fmt: skip
+    assert isinstance(loading._collectives(member), TensorCollectives)
+    assert calls[CUDA] == {"device": 1}
+    assert ("unilaunch_graph.torch.loading.meet" in calls) == (STORE in calls) == (by == "mpirun")
+    met = {"store": "the store", "device_id": torch.device("cuda:1"), **RANK} if by == "mpirun" else {}
+    assert calls.get(INIT) == (None if by == "the script" else {"backend": "nccl", **met})
 
 
 @pytest.mark.usefixtures("calls")
@@ -160,28 +160,54 @@ def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
         loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
 
 
-@pytest.mark.parametrize("by", ["unilaunch", "torchrun", "the script", "mpirun"])
-def test_a_part_on_a_gpu_takes_the_group_that_there_is(by: str, calls: Calls) -> None:
-    """The launcher's variables, or the script's own group; under mpirun torch has no address: the ranks make one."""
-    calls.replace(loading, "meet", answer=MEETING)
-    calls.replace(torch.distributed, "is_torchelastic_launched", answer=by == "torchrun")
-    calls.replace(torch.distributed, "is_initialized", answer=by == "the script")
-    member: Any = create_autospec(
-        Member, instance=True, world=WORLD, placement=Placement("cuda", 1, 2), supervised=by == "unilaunch",
-        peers=create_autospec(Peers, instance=True), environ={},
-    )  # fmt: skip
-    assert isinstance(loading._collectives(member), TensorCollectives)
-    made = dict(calls.made)
-    assert made["torch.cuda.set_device"] == {"device": 1}
-    assert ("unilaunch_graph.torch.loading.meet" in made) == ("torch.distributed.TCPStore" in made) == (by == "mpirun")
-    group: dict[str, Any] = {"backend": "nccl"}
-    if by == "mpirun":
-        group |= {"store": "the store", "rank": 1, "world_size": 4, "device_id": torch.device("cuda:1")}
-    assert made.get(_INIT) == (None if by == "the script" else group)
-
-
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])
 def test_a_device_that_torch_has_not_is_refused(device: str, words: str) -> None:
-    """The real torch of this machine, in one line with rank and host."""
     with pytest.raises(PlacementError, match=rf"rank 1 on a: (--device npu|device cuda:0): .*{words}"):
         TorchBackend().start(WORLD, Placement(device, 0, 1))
+
+
+def test_mindspores_backend_of_another_device_is_refused_before_the_ranks_meet() -> None:
+    """The default of `mint.distributed.init_process_group`: a script that went on to `init()` hung."""
+    nobody: Any = None
+    world: Any = SimpleNamespace(launcher="none", rank=0, size=2)
+    with pytest.raises(RuntimeError, match=r"^MindSpore's backend on CPU is 'mccl', not 'hccl': call init\(\)$"):
+        join_through_store(nobody, nobody, world, nobody)("hccl")
+
+
+def test_an_alarm_of_the_script_goes_on() -> None:
+    """MindSpore's sleeps are cut short by an alarm: the limit that a script has set stays, and none is left of ours."""
+    handler, pytests = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        for seconds in (3600, 0):
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            with _short_sleeps():
+                time.sleep(0.15)
+            assert 0 <= seconds - signal.getitimer(signal.ITIMER_REAL)[0] < 100
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *pytests)
+
+
+@pytest.mark.parametrize(("backends", "is_measured"), [("cpu:gloo", True), ("cuda:nccl", False)])
+def test_a_program_whose_waits_cannot_be_measured_is_told(
+    backends: str,
+    *,
+    is_measured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Once; and its waits count as not measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
+    monkeypatch.setattr(distributed, "get_backend_config", lambda: backends)
+    monkeypatch.setattr(distributed.Work, "wait", distributed.Work.wait)  # the old one comes back after the test
+    waits = create_autospec(Waits, instance=True)
+    measure_waits(distributed, waits, Sampling())
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for _ in range(3):
+            distributed.all_reduce(torch.ones(2))
+    finally:
+        distributed.destroy_process_group()
+    assert [name for name, _, _ in waits.method_calls] == ["begin_wait", "end_wait"] * 3
+    assert [call.args[0] is not None for call in waits.end_wait.call_args_list] == [is_measured] * 3
+    assert capsys.readouterr().err.count("unilaunch: slow ranks (stragglers) will not be named: ") == (not is_measured)
