@@ -17,11 +17,10 @@ from pictures import DRAWINGS, pictures  # noqa: E402
 def test_links_lead_to_files_of_the_clone() -> None:
     """What only mkdocs makes is not there."""
     pages = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
-    links = [
-        (page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    ]
-    assert links
-    assert [(str(page), link) for page, link in links if not (page.parent / link).exists()] == []
+    link = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+    targets = [page.parent / target for page in pages for target in link.findall(page.read_text("utf-8"))]
+    assert targets
+    assert [target for target in targets if not target.exists()] == []
 
 
 def test_pictures_show_what_the_records_hold() -> None:
@@ -30,7 +29,6 @@ def test_pictures_show_what_the_records_hold() -> None:
 
 
 def test_changelog_and_citation_name_this_version() -> None:
-    """The newest version of the changelog is the version of the package and of the citation."""
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert headings[:2] == ["Unreleased", f"{__version__} - {citation['date-released']}"]
