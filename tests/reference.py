@@ -3,9 +3,8 @@
 It shares with the project only what defines the experiment: the graph, the initial weights and the dropout masks.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,11 +15,9 @@ from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.dropout import fill_mask, stream_keys
 
 Matrix = NDArray[np.float64]
-Features: TypeAlias = Matrix | sp.csr_array
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """What the reference training leaves."""
 
     losses: list[float]
@@ -32,10 +29,8 @@ def train_reference(
     graph: Graph, widths: list[int], *, epochs: int, dropout: float, seed: int, lr: float = 0.01, decay: float = 5e-4
 ) -> Reference:
     """Train by the textbook: A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
-    adjacency = _normalised(graph)
-    features = graph.features.astype(np.float64)
-    shapes = [Parameter("weight", pair, "glorot") for pair in pairwise(widths)]
-    layers = [Layer(0, 0, "", 0, 0, (shape,)) for shape in shapes]
+    adjacency, features = _normalised(graph), graph.features.astype(np.float64)
+    layers = [Layer(0, 0, "", 0, 0, (Parameter("weight", pair, "glorot"),)) for pair in pairwise(widths)]
     weights = [w.copy() for w in views(initial_weights(layers, seed, np.dtype(np.float64)), layers)]
     first, second = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
     losses = []
@@ -65,12 +60,14 @@ def _normalised(graph: Graph) -> sp.csr_array:
 
 
 def _loss_and_gradients(
-    graph: Graph, adjacency: sp.csr_array, features: Features, weights: list[Matrix], draw: tuple[int, int, float]
+    graph: Graph, adjacency: sp.csr_array, features: Any, weights: list[Matrix], draw: tuple[int, int, float]
 ) -> tuple[float, list[Matrix]]:
-    inputs, masks, hidden = [], [], features
+    (seed, epoch, dropout), inputs, masks, hidden = draw, [], [], features
     for depth, weight in enumerate(weights):
-        masks.append(_mask(hidden.shape, depth, draw))
-        inputs.append(_masked(hidden, masks[-1]))
+        masks.append(np.ones(hidden.shape))
+        if dropout:
+            fill_mask(masks[-1], np.arange(len(masks[-1])), stream_keys(seed, epoch, depth), dropout)
+        inputs.append(hidden.multiply(masks[-1]).tocsr() if sp.issparse(hidden) else hidden * masks[-1])
         hidden = adjacency @ (inputs[-1] @ weight)
         hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
     train = np.flatnonzero(graph.split == TRAIN)
@@ -87,19 +84,3 @@ def _loss_and_gradients(
         if depth:
             upstream = aggregated @ weights[depth].T * masks[depth] * (inputs[depth] > 0)
     return loss, gradients[::-1]
-
-
-def _mask(shape: tuple[int, ...], depth: int, draw: tuple[int, int, float]) -> Matrix:
-    seed, epoch, dropout = draw
-    mask = np.ones(shape)
-    if dropout:
-        fill_mask(mask, np.arange(len(mask)), stream_keys(seed, epoch, depth), dropout)
-    return mask
-
-
-def _masked(hidden: Features, mask: Matrix) -> Features:
-    if isinstance(hidden, sp.csr_array):
-        rows = np.repeat(np.arange(hidden.shape[0]), np.diff(hidden.indptr))
-        return sp.csr_array((hidden.data * mask[rows, hidden.indices], hidden.indices, hidden.indptr), hidden.shape)
-    masked: Matrix = hidden * mask
-    return masked
