@@ -43,11 +43,7 @@ def train_reference(
             v[:] = 0.999 * v + 0.001 * gradient**2
             corrected_m, corrected_v = m / (1 - 0.9 ** (epoch + 1)), v / (1 - 0.999 ** (epoch + 1))
             weight[:] = weight - lr * corrected_m / (np.sqrt(corrected_v) + 1e-8)
-    hidden = features
-    for depth, weight in enumerate(weights):
-        hidden = adjacency @ hidden @ weight
-        hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
-    return Reference(losses, weights, hidden)
+    return Reference(losses, weights, _forward(adjacency, features, weights, (seed, epochs, 0.0))[2])
 
 
 def _normalised(graph: Graph) -> sp.csr_array:
@@ -59,10 +55,11 @@ def _normalised(graph: Graph) -> sp.csr_array:
     return sp.csr_array(scale[:, None] * adjacency * scale[None, :])
 
 
-def _loss_and_gradients(
-    graph: Graph, adjacency: sp.csr_array, features: Any, weights: list[Matrix], draw: tuple[int, int, float]
-) -> tuple[float, list[Matrix]]:
-    (seed, epoch, dropout), inputs, masks, hidden = draw, [], [], features
+def _forward(
+    adjacency: sp.csr_array, hidden: Any, weights: list[Matrix], draw: tuple[int, int, float]
+) -> tuple[list[Any], list[Matrix], Matrix]:
+    """Return what enters each layer, its dropout mask, and the logits."""
+    (seed, epoch, dropout), inputs, masks = draw, [], []
     for depth, weight in enumerate(weights):
         masks.append(np.ones(hidden.shape))
         if dropout:
@@ -70,6 +67,13 @@ def _loss_and_gradients(
         inputs.append(hidden.multiply(masks[-1]).tocsr() if sp.issparse(hidden) else hidden * masks[-1])
         hidden = adjacency @ (inputs[-1] @ weight)
         hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
+    return inputs, masks, hidden
+
+
+def _loss_and_gradients(
+    graph: Graph, adjacency: sp.csr_array, features: Any, weights: list[Matrix], draw: tuple[int, int, float]
+) -> tuple[float, list[Matrix]]:
+    inputs, masks, hidden = _forward(adjacency, features, weights, draw)
     train = np.flatnonzero(graph.split == TRAIN)
     shifted = hidden[train] - hidden[train].max(axis=1, keepdims=True)
     log_softmax = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

@@ -1,18 +1,12 @@
-"""docker/Dockerfile: linted by hadolint, fit for the manifests, and its sshd and ssh speak with each other.
+"""docker/Dockerfile: linted by hadolint, and fit for the manifests.
 
 That it can be built, and trains, is shown where there is a Docker: by `.ci/run` and by the workflow of GitHub.
 """
 
-import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-
-import pytest
 
 from unilaunch.jobfiles.kubernetes import SSH_FOLDER, SSHD, USER
 
@@ -39,35 +33,3 @@ def test_the_recipe_is_clean_and_fits_the_project_and_the_manifests() -> None:
     assert set(extras.split(",")) <= set(
         re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     )
-
-
-def test_its_ssh_reaches_its_sshd(tmp_path: Path) -> None:
-    """With the files as they are, but for the folder and the port: a key that the operator mounts opens the pod."""
-    sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
-    if not (sshd and shutil.which("ssh-keygen")):
-        pytest.skip("no sshd, or no ssh-keygen")
-    held = socket.socket()  # bound, so that nobody else takes the port; sshd may, since both allow it and one listens
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    for name in ("sshd_config", "ssh_config"):
-        text = (ROOT / "docker" / name).read_text()
-        assert "2222" in text
-        port = str(held.getsockname()[1])
-        (tmp_path / name).write_text(text.replace("2222", port).replace(SSH_FOLDER, str(tmp_path)))
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-N", "", "-f", tmp_path / "id_rsa"], check=True)
-    shutil.copy(tmp_path / "id_rsa.pub", tmp_path / "authorized_keys")
-    line = [sshd, *SSHD[1:-1], str(tmp_path / "sshd_config"), "-o", "ListenAddress=127.0.0.1"]
-    if os.geteuid() == 0 and not Path("/run/sshd").is_dir():  # as root it wants that folder
-        own = 'mount -t tmpfs tmpfs /run && mkdir /run/sshd && exec "$@"'
-        line = ["unshare", "--mount", "sh", "-c", own, "sh", *line]
-    with held, subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            ssh = ["ssh", "-F", str(tmp_path / "ssh_config"), "127.0.0.1", "echo", "reached"]
-            deadline = time.monotonic() + 60
-            while (done := subprocess.run(ssh, capture_output=True, text=True, check=False)).returncode:
-                assert time.monotonic() < deadline, done.stderr
-                assert server.poll() is None, server.stderr and server.stderr.read()
-                time.sleep(0.05)
-            assert done.stdout == "reached\n"
-        finally:
-            server.terminate()

@@ -8,6 +8,7 @@ from pathlib import Path
 import unilaunch
 from unilaunch.interfaces import plugins
 from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.run_spec import Spec
 
 CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
 
@@ -24,7 +25,8 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert len(pages) > 30
     loads = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=\"http")
     assert [name for name, page in pages.items() if loads.search(page)] == []
-    specs = [LaunchSpec, *(model.spec for model in plugins.models().values() if not model.is_internal)]
+    specs: list[type[Spec]] = [LaunchSpec]
+    specs += [model.spec for model in plugins.models().values() if not model.is_internal]
     fields = {name for spec in specs for name in spec.model_fields}
     named = {
         name.replace("-", "_") for name in re.findall(r"--(?:no-)?([a-z-]+)", pages["reference/options/index.html"])

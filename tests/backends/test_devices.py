@@ -1,13 +1,10 @@
-"""How ranks take their devices, meet and are measured, by the real functions' signatures: no device is here."""
+"""How ranks take their devices and meet, by the signatures of the real functions: no device is here."""
 
 import inspect
-import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
@@ -20,22 +17,17 @@ import torch
 from torch import distributed
 
 from unilaunch.errors import PlacementError
-from unilaunch.interfaces.backend import Peers, Placement, Rendezvous, TensorCollectives, Waits
+from unilaunch.interfaces.backend import Peers, Placement, Rendezvous, TensorCollectives
 from unilaunch.interfaces.world import World
 from unilaunch.rank.current import Member
 from unilaunch_graph.torch import loading
 from unilaunch_mindspore.backend import MindSporeBackend
-from unilaunch_mindspore.joining import _short_sleeps, join_through_store
+from unilaunch_mindspore.joining import join_through_store
 from unilaunch_torch.backend import TorchBackend
-from unilaunch_torch.waits import Sampling, measure_waits
 
 WORLD = World(rank=1, size=4, local_rank=1, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="Open MPI 5")
 MEETING = Rendezvous("10.0.0.1", 4321, "eth1")
 MINUTE = timedelta(seconds=60)
-
-
-# Signatures written by hand. The first two functions are C++ and have no signature that Python can read; their
-# docstrings say what they take. The third is not installed: torch_npu/npu/utils.py of github.com/Ascend/pytorch has it.
 
 
 def tcp_store(
@@ -43,15 +35,7 @@ def tcp_store(
     timeout: timedelta = MINUTE, wait_for_workers: bool = True, multi_tenant: bool = False,  # noqa: FBT001, FBT002
     master_listen_fd: int | None = None, use_libuv: bool = True,  # noqa: FBT001, FBT002
 ) -> Any:  # fmt: skip
-    """Take what torch.distributed.TCPStore takes."""
-
-
-def set_num_threads(number: int, /) -> None:
-    """Take what torch.set_num_threads takes."""
-
-
-def set_npu_device(device: Any) -> None:
-    """Take what torch_npu.npu.set_device takes."""
+    """Take what torch.distributed.TCPStore takes, which is C++ and has no signature that Python can read."""
 
 
 class Calls(dict[str, dict[str, Any]]):
@@ -77,12 +61,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls(monkeypatch)
     calls.replace(torch.cuda, "is_available", answer=True)
     calls.replace(torch.cuda, "device_count", answer=2)
-    calls.replace(torch, "set_num_threads", real=set_num_threads)
+    calls.replace(torch, "set_num_threads", real=lambda number, /: number)  # C++, too
     calls.replace(distributed, "TCPStore", answer="the store", real=tcp_store)
     torch_npu, npu = ModuleType("torch_npu"), ModuleType("torch_npu.npu")
     monkeypatch.setattr(torch_npu, "npu", npu, raising=False)
     monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)
-    calls.replace(npu, "set_device", real=set_npu_device)
+    calls.replace(npu, "set_device", real=lambda device: device)  # torch_npu/npu/utils.py of Ascend/pytorch
     for owner, name in (
         (torch.cuda, "set_device"), (distributed, "init_process_group"), (ms, "set_device"),
         (ms.device_context.cpu.op_tuning, "threads_num"), (ms.runtime, "launch_blocking"),
@@ -149,21 +133,18 @@ def test_a_part_on_a_gpu_takes_the_group_that_there_is(by: str, calls: Calls) ->
     assert calls.get(INIT) == (None if by == "the script" else {"backend": "nccl", **met})
 
 
-@pytest.mark.usefixtures("calls")
-def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
-    """Of GPUs in MIG mode CUDA shows one instance, though there are eight device files."""
-    words = r"rank 1 on a: device cuda:7: CUDA shows 2 device\(s\) here: .*CUDA_VISIBLE_DEVICES, or take the device cpu"
-    placement = Placement("cuda", 7, 1)
-    with pytest.raises(PlacementError, match=words):
-        TorchBackend().start(WORLD, placement)
-    with pytest.raises(PlacementError, match=words):  # a script without unilaunch
-        loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
-
-
-@pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])
-def test_a_device_that_torch_has_not_is_refused(device: str, words: str) -> None:
-    with pytest.raises(PlacementError, match=rf"rank 1 on a: (--device npu|device cuda:0): .*{words}"):
-        TorchBackend().start(WORLD, Placement(device, 0, 1))
+@pytest.mark.parametrize(("fixture", "device", "words"), [
+    ("tmp_path", Placement("cuda", 0, 1), "device cuda:0: .*sees no GPU"),
+    ("tmp_path", Placement("npu", 0, 1), "--device npu: .*install torch_npu"),
+    # Of GPUs in MIG mode CUDA shows one instance, though there are eight device files.
+    ("calls", Placement("cuda", 7, 1), r"device cuda:7: CUDA shows 2 device\(s\) here: .*CUDA_VISIBLE_DEVICES"),
+])  # fmt: skip
+def test_a_device_that_is_not_there_is_refused(
+    fixture: str, device: Placement, words: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(fixture)
+    with pytest.raises(PlacementError, match=f"rank 1 on a: {words}"):
+        TorchBackend().start(WORLD, device)
 
 
 def test_mindspores_backend_of_another_device_is_refused_before_the_ranks_meet() -> None:
@@ -172,42 +153,3 @@ def test_mindspores_backend_of_another_device_is_refused_before_the_ranks_meet()
     world: Any = SimpleNamespace(launcher="none", rank=0, size=2)
     with pytest.raises(RuntimeError, match=r"^MindSpore's backend on CPU is 'mccl', not 'hccl': call init\(\)$"):
         join_through_store(nobody, nobody, world, nobody)("hccl")
-
-
-def test_an_alarm_of_the_script_goes_on() -> None:
-    """MindSpore's sleeps are cut short by an alarm: the limit that a script has set stays, and none is left of ours."""
-    handler, pytests = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0)
-    try:
-        for seconds in (3600, 0):
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            with _short_sleeps():
-                time.sleep(0.15)
-            assert 0 <= seconds - signal.getitimer(signal.ITIMER_REAL)[0] < 100
-    finally:
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, *pytests)
-
-
-@pytest.mark.parametrize(("backends", "is_measured"), [("cpu:gloo", True), ("cuda:nccl", False)])
-def test_a_program_whose_waits_cannot_be_measured_is_told(
-    backends: str,
-    *,
-    is_measured: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    """Once; and its waits count as not measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
-    monkeypatch.setattr(distributed, "get_backend_config", lambda: backends)
-    monkeypatch.setattr(distributed.Work, "wait", distributed.Work.wait)  # the old one comes back after the test
-    waits = create_autospec(Waits, instance=True)
-    measure_waits(distributed, waits, Sampling())
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        for _ in range(3):
-            distributed.all_reduce(torch.ones(2))
-    finally:
-        distributed.destroy_process_group()
-    assert [name for name, _, _ in waits.method_calls] == ["begin_wait", "end_wait"] * 3
-    assert [call.args[0] is not None for call in waits.end_wait.call_args_list] == [is_measured] * 3
-    assert capsys.readouterr().err.count("unilaunch: slow ranks (stragglers) will not be named: ") == (not is_measured)

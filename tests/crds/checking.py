@@ -20,7 +20,9 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     """Refuse the fields that a schema does not name, and say what Kubernetes means by "int or string"."""
     if schema.get("x-kubernetes-int-or-string"):
         return schema | {"type": ["integer", "string"]}
-    inner = {name: _strict(schema[name]) for name in ("items", "additionalProperties") if name in schema}
+    inner: dict[str, Any] = {
+        name: _strict(schema[name]) for name in ("items", "additionalProperties") if name in schema
+    }
     if "properties" in schema:
         inner["properties"] = {name: _strict(field) for name, field in schema["properties"].items()}
     return {"additionalProperties": "properties" not in schema, **schema, **inner}

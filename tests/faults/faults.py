@@ -48,21 +48,13 @@ PLACES = ("launch, one host", "mpirun, one host", "launch, three hosts", "mpirun
 
 
 class Fault(NamedTuple):
-    """How a job breaks.
+    """How a job breaks."""
 
-    Attributes:
-        code: What the job must exit with; None if mpirun itself is what breaks.
-        words: What its report must say; "" if nobody is left to say anything.
-        places: Where it can happen: a word that a place must contain.
-        moments: When.
-        patience: Seconds that the job may take more, since the user has given them.
-    """
-
-    code: int | None
-    words: str
-    places: str = ""
+    code: int | None  # what the job must exit with; None if mpirun itself is what breaks
+    words: str  # what its report must say; "" if nobody is left to say anything
+    places: str = ""  # a word that a place must contain
     moments: tuple[str, ...] = MOMENTS
-    patience: float = 0.0
+    patience: float = 0.0  # seconds that the job may take more, since the user has given them
 
 
 FAULTS = {
@@ -74,7 +66,7 @@ FAULTS = {
     "agent killed": Fault(137, "its agent, the process that supervises it, was killed"),
     "SIGSEGV": Fault(139, "killed by SIGSEGV"),
     "SIGTERM": Fault(143, "killed by SIGTERM"),
-    "loop": Fault(124, "_loop (sitecustomize.py"),
+    "loop": Fault(124, "_fail (sitecustomize.py"),
     "SIGSTOP": Fault(124, "stopped (SIGSTOP)"),
     "OOM killer": Fault(137, "the kernel's OOM killer ended"),
     "ulimit -v": Fault(1, "ulimit -v allows this rank"),
@@ -93,10 +85,8 @@ FAULTS = {
     "grace cut short": Fault(143, f"within the {GRACE:g} s of --grace: killed", "launch", MOMENTS[2:], GRACE),
     "disk full at the end": Fault(0, "rank 0 can no longer write its records: No space left on", "one", MOMENTS[4:]),
 }
-#: They show only as a stall.
-_STALLS = {"loop", "SIGSTOP"}
-#: Nobody has failed then.
-_BY_THE_USER = {"Ctrl-C", "Ctrl-C twice", "SIGUSR1", "grace cut short"}
+_STALLS = {"loop", "SIGSTOP"}  # they show only as one
+_BY_THE_USER = {"Ctrl-C", "Ctrl-C twice", "SIGUSR1", "grace cut short"}  # nobody has failed then
 #: Faults that the same lines of the product see and judge; only their code or their signal differs.
 ALIKE = (
     ("exception", "exit 3", "exit 0", "ulimit -v"), ("_exit 3", "SIGKILL", "SIGSEGV", "SIGTERM", "OOM killer"),
@@ -215,14 +205,7 @@ class Outcome(NamedTuple):
 
 
 def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> Outcome:
-    """Break a job.
-
-    Args:
-        cell: How.
-        folder: An empty folder.
-        data: A folder with the partition.
-        cluster: Three hosts, for a place that has them.
-    """
+    """Break a job, in an empty folder, with a folder of its partition, on three hosts where the place has them."""
     line, environ = _line(cell, folder, data)
     output = folder / "log_output"
     if cell.fault == "output folder":
@@ -306,8 +289,9 @@ def _here(cell: Cell, line: list[str], environ: dict[str, str], folder: Path) ->
     left = _of_job(folder)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    said = [(folder / stream).read_text() for stream in ("out", "err")]
-    return Finished(process.returncode, *said, time.monotonic() - begin, folder), end, list(left.values())
+    out_text, err_text = ((folder / stream).read_text() for stream in ("out", "err"))
+    job = Finished(process.returncode, out_text, err_text, time.monotonic() - begin, folder)
+    return job, end, list(left.values())
 
 
 def _on_hosts(

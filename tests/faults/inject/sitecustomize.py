@@ -20,10 +20,6 @@ from zlib import crc32
 from typing_extensions import override
 
 KIND, MOMENT, RANK, FOLDER = (os.environ.get("FAULT", "") + "   ").split(" ")[:4]  # noqa: TID251
-EPOCH = 4
-_FEW = 100  # numbers; a gradient has more
-_LEFT = 96 << 20  # bytes that the memory cgroup still allows when the fault begins
-_ADDRESSES = 24 << 30  # bytes of addresses
 _OWN: list[str] = []
 
 
@@ -58,7 +54,8 @@ def _fail() -> None:
     if KIND in {"SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP"}:
         os.kill(os.getpid(), signal.Signals[KIND])
     elif KIND == "loop":
-        _loop()
+        while True:
+            pass
     elif KIND == "agent_killed":
         _kill_agent()
     elif KIND == "daemon_killed":
@@ -71,11 +68,6 @@ def _fail() -> None:
                 file.write(bytes(1 << 16))
     else:  # from outside; after Ctrl-C or SIGUSR1 a training goes on, notes the signal and stops
         time.sleep(0.5 if KIND in {"Ctrl-C", "SIGUSR1"} and not MOMENT.startswith("before") else 60)
-
-
-def _loop() -> None:
-    while True:
-        pass
 
 
 def _kill_agent() -> None:
@@ -104,7 +96,7 @@ def _use_up_memory() -> None:
     if not group.name.startswith("unilaunch-"):
         raise SystemExit(f"{group} is not this rank's own: its limit would be that of all tests")
     used = int((group / "memory.usage_in_bytes").read_text())
-    (group / "memory.limit_in_bytes").write_text(str(used + _LEFT))
+    (group / "memory.limit_in_bytes").write_text(str(used + (96 << 20)))
     while True:
         kept.append(b"x" * (16 << 20))
 
@@ -137,8 +129,8 @@ def _after_collectives(module: Any) -> None:
     def counted(self: object, buffer: Any) -> None:
         nonlocal calls, epochs
         calls += 1
-        epochs += buffer.size > _FEW  # a gradient; before the first epoch ranks count rows together
-        strike("first_collective" if calls == 1 else "epoch" if epochs == EPOCH else "")
+        epochs += buffer.size > 100  # a gradient; before the first epoch ranks count rows together
+        strike("first_collective" if calls == 1 else "epoch" if epochs == 4 else "")
         all_reduce(self, buffer)
 
     kind.all_reduce = counted
@@ -177,26 +169,24 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def _strike_in_checkpoints() -> None:
-    fsync = os.fsync
+_FSYNC = os.fsync
 
-    def synced(fd: Any) -> None:
-        if "epoch-" in str(Path(f"/proc/self/fd/{fd}").readlink()):
-            strike("checkpoint")
-        fsync(fd)
 
-    os.fsync = synced
+def _synced(fd: Any) -> None:
+    if "epoch-" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+        strike("checkpoint")
+    _FSYNC(fd)
 
 
 if KIND:  # in every process: the failing rank may be forked by another rank's agent
     sys.meta_path.insert(0, _Finder())
-    _strike_in_checkpoints()
+    os.fsync = _synced
     if _rank() == RANK or sys.orig_argv[2:4] == [
         "unilaunch",
         "guard",
     ]:  # the process from which `launch` forks its ranks
         if KIND == "ulimit_-v":
-            resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_AS, (24 << 30, resource.RLIM_INFINITY))
         if KIND == "OOM_killer":
             own_group = _memory_group() / f"unilaunch-{crc32(FOLDER.encode())}"
             own_group.mkdir(exist_ok=True)  # an earlier run, in a folder of the same name, may have left it
