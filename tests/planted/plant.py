@@ -9,7 +9,6 @@ fail without it.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -32,16 +31,6 @@ def patches(names: Sequence[str] = ()) -> list[Path]:
 def noticed_by(patch: Path) -> tuple[str, ...]:
     """Return the tests that should notice a fault, as pytest takes them."""
     return tuple(re.findall(r"^Noticed by: (.+)$", patch.read_text(encoding="utf-8"), re.MULTILINE))
-
-
-def _copy_tree(folder: Path) -> None:
-    """Copy what git does not ignore into *folder*."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if os.path.lexists(ROOT / name):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
 
 
 def _make_python(venv: Path, folder: Path) -> Path:
@@ -84,7 +73,9 @@ def plant(patch: Path | None, tests: tuple[str, ...]) -> tuple[str, str]:
         shared = ROOT.parent / "shared"  # real data sets, where they lie beside the checkout
         if shared.is_dir():
             (folder.parent / "shared").symlink_to(shared)
-        _copy_tree(folder)
+        folder.mkdir()
+        ours = "git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read -T -"
+        subprocess.run(f"{ours} | tar -xC {folder}", shell=True, cwd=ROOT, check=True)  # noqa: S602
         if patch:
             subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True)
         return _run_tests(tests, folder, _make_python(folder.parent / "venv", folder))

@@ -10,6 +10,8 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
@@ -106,49 +108,55 @@ def _memory_group() -> Path:
     return Path("/sys/fs/cgroup/memory" + next(line.split(":")[2] for line in lines if ":memory:" in line))
 
 
-def _after_folder(module: Any) -> None:
-    kind = module.OutputFolder
-    record, write_result = kind.record, kind.write_result
+def _nothing(*_: object, **__: object) -> None:
+    pass
 
-    def recorded(self: object, **event: object) -> None:
-        record(self, **event)
+
+def _wrap(owner: Any, name: str, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing) -> None:
+    """Let a function do something more, with its own arguments."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        after(*args, **kwargs)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _in_folder(module: Any) -> None:
+    def recorded(_: object, **event: object) -> None:
         strike({"framework import": "before_import", "init": "before_init"}.get(str(event.get("phase")), ""))
 
-    def written(self: object, result: object) -> None:
-        strike("end")
-        write_result(self, result)
-
-    kind.record, kind.write_result = recorded, written
+    _wrap(module.OutputFolder, "record", after=recorded)
+    _wrap(module.OutputFolder, "write_result", before=lambda *_, **__: strike("end"))
 
 
-def _after_collectives(module: Any) -> None:
-    kind = getattr(module, "MpiCollectives", None) or module.TcpCollectives
-    all_reduce = kind.all_reduce
-    calls = epochs = 0
+def _in_collectives(module: Any) -> None:
+    seen: Counter[str] = Counter()
 
-    def counted(self: object, buffer: Any) -> None:
-        nonlocal calls, epochs
-        calls += 1
-        epochs += buffer.size > 100  # a gradient; before the first epoch ranks count rows together
-        strike("first_collective" if calls == 1 else "epoch" if epochs == 4 else "")
-        all_reduce(self, buffer)
+    def counted(_: object, buffer: Any) -> None:
+        seen.update(calls=1, epochs=buffer.size > 100)  # a gradient; before the first epoch ranks count rows together
+        strike("first_collective" if seen["calls"] == 1 else "epoch" if seen["epochs"] == 4 else "")
 
-    kind.all_reduce = counted
+    _wrap(getattr(module, "MpiCollectives", None) or module.TcpCollectives, "all_reduce", before=counted)
 
 
-def _after_run(module: Any) -> None:
-    run = module.run
+def _in_run(module: Any) -> None:
+    _wrap(
+        module, "run", before=lambda *_, **__: _OWN.append(_rank())
+    )  # the rank forgets the variables that say who it is
 
-    def noted(read_task: object, environ: object, status: object) -> object:
-        _OWN[:] = [_rank()]  # the rank forgets the variables that say who it is
-        return run(read_task, environ, status)
 
-    module.run = noted
+def _in_checkpoint(descriptor: Any) -> None:
+    if "epoch-" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+        strike("checkpoint")
 
 
 _AFTER = {
-    "unilaunch.folder.folder": _after_folder, "unilaunch.rendezvous.mpi": _after_collectives,
-    "unilaunch.rendezvous.tcp": _after_collectives, "unilaunch.rank.run": _after_run,
+    "unilaunch.folder.folder": _in_folder, "unilaunch.rendezvous.mpi": _in_collectives,
+    "unilaunch.rendezvous.tcp": _in_collectives, "unilaunch.rank.run": _in_run,
 }  # fmt: skip
 
 
@@ -158,29 +166,13 @@ class _Finder(MetaPathFinder):
         if fullname not in _AFTER:
             return None
         after, spec = _AFTER.pop(fullname), PathFinder.find_spec(fullname, path)
-        loader: Any = spec and spec.loader
-        execute = loader.exec_module
-
-        def executed(module: Any) -> None:
-            execute(module)
-            after(module)
-
-        loader.exec_module = executed
+        _wrap(spec and spec.loader, "exec_module", after=after)
         return spec
-
-
-_FSYNC = os.fsync
-
-
-def _synced(fd: Any) -> None:
-    if "epoch-" in str(Path(f"/proc/self/fd/{fd}").readlink()):
-        strike("checkpoint")
-    _FSYNC(fd)
 
 
 if KIND:  # in every process: the failing rank may be forked by another rank's agent
     sys.meta_path.insert(0, _Finder())
-    os.fsync = _synced
+    _wrap(os, "fsync", before=_in_checkpoint)
     if _rank() == RANK or sys.orig_argv[2:4] == [
         "unilaunch",
         "guard",
