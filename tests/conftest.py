@@ -31,12 +31,8 @@ settings.load_profile("shared machine")
 #: Tests that run in one process, by the place of their files: {} is the file's name.
 _GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm"}
 _ROOM = pytest.StashKey["Room"]()
-#: The packages that `.[all,dev]` does not install on every Python, and what is left out where one is lacking.
-_LEFT_OUT = {
-    "mindspore": "the tests that import it, have it as a parameter or are marked mindspore are left out",
-    "mkdocs": "tests/test_site.py is left out: install the extra docs",
-}
-_LACKING = [package for package in _LEFT_OUT if not find_spec(package)]
+#: The packages that `.[all,dev]` does not install on every Python, where one is lacking.
+_LACKING = [package for package in ("mindspore", "mkdocs") if not find_spec(package)]
 
 
 def _imports_mindspore(path: Path) -> bool:
@@ -72,7 +68,7 @@ def _is_everyday(config: pytest.Config) -> bool:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     more = ["--all adds launchers, hosts, Slurm, faults, times, a browser and servers"] if _is_everyday(config) else []
-    return [*more, *(f"{package} is not installed: {_LEFT_OUT[package]}" for package in _LACKING)]
+    return [*more, *(f"{package} is not installed: its tests are left out" for package in _LACKING)]
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import accumulate
 from threading import Barrier, BrokenBarrierError, Event, Lock
 from typing import Any, TypeVar
@@ -26,12 +27,13 @@ T = TypeVar("T")
 PATIENCE = 20.0
 
 
+@dataclass(eq=False)
 class Message:
     """Rows from one rank to another: the sender's own memory until it is delivered, a copy from then on."""
 
-    def __init__(self, key: tuple[int, ...]) -> None:
-        self.key, self.delivered = key, Event()
-        self.rows: NDArray[Any] = np.empty(0)
+    key: tuple[int, ...]
+    rows: NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    delivered: Event = field(default_factory=Event)
 
     def deliver(self) -> None:
         """Read the sender's buffer; only the sender's thread calls it."""
@@ -113,13 +115,13 @@ def _groups(rows: NDArray[Any], counts: Sequence[int]) -> Iterator[tuple[int, ND
             yield peer, rows[end - count : end]
 
 
+@dataclass(eq=False)
 class ThreadExchange(Exchange):
     """An exchange under way: the messages that this rank sends, and those that it receives, each with its place."""
 
-    def __init__(
-        self, collectives: ThreadCollectives, outgoing: list[Message], incoming: list[tuple[Message, NDArray[Any]]]
-    ) -> None:
-        self.collectives, self.outgoing, self.incoming = collectives, outgoing, incoming
+    collectives: ThreadCollectives
+    outgoing: list[Message]
+    incoming: list[tuple[Message, NDArray[Any]]]
 
     def deliver(self) -> None:
         """Read the send buffer."""

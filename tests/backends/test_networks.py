@@ -3,7 +3,8 @@
 A device here is the host's memory, except that nothing may wait for it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from typing_extensions import override
 import unilaunch_mindspore.sparse as mindspore_sparse
 import unilaunch_torch.sparse as torch_sparse
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph, parts_of, random_graph
-from unilaunch.interfaces.backend import Exchange
 from unilaunch.rendezvous.alone import Alone
 from unilaunch_gcn.device import DeviceNetwork, DeviceTensors, device_network
 from unilaunch_gcn.host import HostNetwork, host_problem
@@ -127,65 +127,22 @@ def test_an_empty_part_adds_nothing_on_any_network() -> None:
         np.testing.assert_array_equal(np.asarray(network.local(network.evaluate())), np.zeros(4))
 
 
-class _Known(Alone):
-    """An exchange whose answer is known: each row holds what its global node has; what is sent is checked."""
-
-    def __init__(self, part: Part, rows: NDArray[Any]) -> None:
-        self.part, self.rows = part, rows
-
-    @override
-    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        assert list(send_counts) == self.part.send_counts.tolist()
-        assert list(receive_counts) == self.part.halo_counts.tolist()
-        sent = self.rows[self.part.owned[self.part.send_rows]]
-        np.testing.assert_allclose(send.asnumpy(), sent, rtol=0, atol=1e-15)
-        receive.copy_(ms.Tensor(self.rows[self.part.halo]))
-        return self
-
-
-def test_mindspores_device_aggregation_takes_the_halo() -> None:
-    """On Ascend the halo comes by HCCL, here from two known peers: the product is the dense one."""
-    graph = random_graph(30, 60, 3)
-    rows = np.random.default_rng(0).standard_normal((30, 5))
-    travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
-    for part in parts_of(graph, np.arange(30) % 3, 3):
-        meter, config = Meter(), _config(part, layers=1)  # one layer exchanges nothing before the first epoch
-        network = device_network(config, part, MindSporeDeviceTensors(), _Known(part, travelling), meter)
-        product = network.first_layer.aggregate.matmat(ms.Tensor(rows[part.owned])).asnumpy()
-        np.testing.assert_allclose(product, (dense_a_hat(graph) @ rows)[part.owned], rtol=0, atol=1e-12)
-        assert meter.read()[1] == part.num_halo * 5 * 8
-
-
 def _rounded(numbers: Any) -> NDArray[np.float64]:
     return torch.from_numpy(np.asarray(numbers, np.float32)).bfloat16().double().numpy()
 
 
-def _product_of_ascend(rows: ms.Tensor, weight: ms.Tensor) -> ms.Tensor:
-    """Multiply as Ascend does: MindSpore's CPU has no bfloat16 product, so that it is float32's, rounded."""
-    return ms.ops.matmul(rows.astype(ms.float32), weight.astype(ms.float32)).astype(rows.dtype)
-
-
-@pytest.mark.parametrize("framework", ["torch", "mindspore"])
-def test_a_device_rounds_rows_and_products(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_rounds_rows_and_products() -> None:
     """As dense matrices say of the logits; the gradient is float32's within a hundredth."""
-    monkeypatch.setattr(ms.ops, "mm", _product_of_ascend)
     graph = random_graph(40, 90, 11)
     (part,) = parts_of(graph)
     rough, fine = (
-        _on_device(
-            _config(part, precision, dropout=0), part,
-            TorchDeviceTensors("cpu", is_bfloat16=precision == "bfloat16") if framework == "torch"
-            else MindSporeDeviceTensors(is_bfloat16=precision == "bfloat16"),
-        )
-        for precision in ("bfloat16", "float32")
-    )  # fmt: skip
+        _on_device(_config(part, kind, dropout=0), part, TorchDeviceTensors("cpu", is_bfloat16=kind == "bfloat16"))
+        for kind in ("bfloat16", "float32")
+    )
     first, last = rough.weights()
     matrix, rows = dense_a_hat(graph), graph.features
-    if framework == "torch":  # all products and rows; on MindSpore's devices those of the hidden layers
-        hidden = _rounded(np.maximum(_rounded(_rounded(matrix @ _rounded(rows)) @ _rounded(first)), 0))
-    else:
-        hidden = np.maximum(matrix @ rows @ first, 0)
-    expected = (matrix @ _rounded(_rounded(hidden) @ _rounded(last)))[part.owned]
+    hidden = _rounded(np.maximum(_rounded(_rounded(matrix @ _rounded(rows)) @ _rounded(first)), 0))
+    expected = (matrix @ _rounded(hidden @ _rounded(last)))[part.owned]
     assert np.median(np.abs(rough.logits() - expected)) < 1e-6
     assert np.median(np.abs(fine.logits() - expected)) > 1e-4
     gradient, exact = (np.asarray(one.local(one.gradient(0)), np.float64) for one in (rough, fine))
@@ -224,16 +181,12 @@ def _by_torch(matrix: sp.csr_array, rows: Any, values: Any, *, has_csr: bool = T
     return kept.matmat(torch.from_numpy(rows), None if values is None else torch.from_numpy(values)).numpy()
 
 
-def _by_torch_without_csr(matrix: sp.csr_array, rows: Any, values: Any) -> Any:
-    return _by_torch(matrix, rows, values, has_csr=False)
-
-
 def _by_mindspore(matrix: sp.csr_array, rows: Any, values: Any) -> Any:
     kept = mindspore_sparse.SparseMatrix(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     return kept.matmat(ms.Tensor(rows), None if values is None else ms.Tensor(values)).asnumpy()
 
 
-@pytest.mark.parametrize("multiply", [_by_torch, _by_torch_without_csr, _by_mindspore])
+@pytest.mark.parametrize("multiply", [_by_torch, partial(_by_torch, has_csr=False), _by_mindspore])
 @given(shape=st.tuples(st.integers(1, 8), st.integers(1, 8)), width=st.integers(1, 3), density=st.floats(0, 1))
 def test_sparse_product_is_scipys(
     multiply: Callable[..., Any], shape: tuple[int, int], width: int, density: float

@@ -1,4 +1,4 @@
-"""Triton's kernels without a GPU: run in Triton's interpreter, and compiled for GPUs as far as their machine code."""
+"""Triton's kernels without a GPU: run in Triton's interpreter, and compiled for one as far as its machine code."""
 
 import os
 import re
@@ -40,38 +40,21 @@ def test_without_a_compiler_torch_trains(refusal: Exception, monkeypatch: pytest
         assert TorchDeviceTensors("cpu", is_fused=True).kernels is None
 
 
-CONSTANTS = {
-    "RELU": True, "LEAST": 2**31 + 5, "SCALE": 1.6, "COLUMNS": 128, "LOOPS_ARE_ONE": False, "TILE": 16, "ROWS": 8,
-    "LR": 0.01, "DECAY": 5e-4, "BETA_1": 0.9, "BETA_2": 0.999, "TINY": 1e-8, "WEIGHTS": 1024, "width": 1,
-}  # fmt: skip
-SUMS = {"fp32": tl.float32, "fp64": tl.float64}
-
-
-@pytest.mark.parametrize(("kernel", "drops"), [
-    (triton_kernels._product, "out"), (triton_kernels._product, "columns"), (triton_kernels._elementwise, True),
-    (triton_kernels._adam, None),
-])  # fmt: skip
-@pytest.mark.parametrize(
-    ("rows", "sums", "places", "width", "architecture"),
-    [("fp32", "fp32", "i32", "i32", 80), ("bf16", "fp32", "i32", "i32", 90), ("fp64", "fp64", "i64", "constexpr", 90)],
-    ids=["A100", "H100", "H100, many edges, rows of one number"],
-)
-def test_kernels_compile_for_gpus(
-    kernel: Any, drops: Any, rows: str, sums: str, places: str, width: str, architecture: int,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """What the interpreter accepts, the compiler can still refuse."""
+@pytest.mark.parametrize("kernel", [triton_kernels._product, triton_kernels._elementwise, triton_kernels._adam])
+def test_kernels_compile_for_an_h100(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bfloat16 rows: what the interpreter accepts, the compiler can still refuse."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {
-        **dict.fromkeys(("rows", "plus", "out", "after"), f"*{rows}"), **dict.fromkeys(("nodes", "keys"), "*i64"),
-        **dict.fromkeys(("bias", "values", "right", "partial", "loops", "left"), f"*{sums}"),
-        **dict.fromkeys(("weights", "first", "second"), f"*{sums}"), **dict.fromkeys(("gradient", "powers"), "*fp64"),
-        **dict.fromkeys(("indptr", "indices"), f"*{places}"), "width": width,
-        **dict.fromkeys(("num_rows", "size", "decayed"), "i32"),
+        **dict.fromkeys(("rows", "plus", "out", "after"), "*bf16"), **dict.fromkeys(("nodes", "keys"), "*i64"),
+        **dict.fromkeys(("indptr", "indices"), "*i32"), **dict.fromkeys(("gradient", "powers"), "*fp64"),
+        **dict.fromkeys(("width", "num_rows", "size", "decayed"), "i32"),
     }  # fmt: skip
-    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-    constants = CONSTANTS | {"DROPS": drops, "ENTRIES": drops == "columns", "SUM": SUMS[sums]}
-    given = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
-    target = GPUTarget("cuda", architecture, 32)
-    made = compile_kernel(ASTSource(kernel, signature, given), target=target, options=triton_kernels._COMPILED)
+    constants = {
+        "RELU": True, "LEAST": 2**31 + 5, "SCALE": 1.6, "SUM": tl.float32, "COLUMNS": 128, "LOOPS_ARE_ONE": False,
+        "TILE": 16, "ROWS": 8, "ENTRIES": False, "DROPS": "out" if kernel is triton_kernels._product else True,
+        "LR": 0.01, "DECAY": 5e-4, "BETA_1": 0.9, "BETA_2": 0.999, "TINY": 1e-8, "WEIGHTS": 1024,
+    }  # fmt: skip
+    signature = {name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, {name: constants[name] for name in kernel.arg_names if name.isupper()})
+    made = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options=triton_kernels._COMPILED)
     assert made.asm["cubin"]

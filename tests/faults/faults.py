@@ -22,28 +22,23 @@ from jobs.mpirun import DEADLINE, NUMPY_BACKEND, PAUSE, SHARED, Finished
 from unilaunch.errors import REQUEUE
 from unilaunch.launchers.openmpi_mpirun import keepalive
 
-#: Seconds from the moment at which a fault can be known to the end of the job.
-ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
+ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0  # seconds from the moment at which a fault can be known to the end of the job
 #: The option of a job on several hosts for silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
 HOST_TIMEOUT = 4
 #: The option of a job whose fault shows only as a stall: longer than three ranks take that import a framework, each for
 #: itself, on two cores beside other tests.
 STALL = {"torch": 20.0, "mindspore": 30.0, "numpy": 4.0}
-#: Seconds of --grace.
-GRACE = 0.5
+GRACE = 0.5  # seconds of --grace
 #: What the jobs inherit. Each epoch of numpy sleeps, so that ranks that train leave the processors to jobs that start.
 INHERITED = {**SHARED, PAUSE: "0.05"}
 
 MOMENTS = ("before import", "before init", "first collective", "epoch", "checkpoint")
 FRAMEWORKS = ("torch", "mindspore")
-#: The small backend in tests/numpy_backend: its jobs start in a quarter of the time.
-STAND_IN = "numpy"
+STAND_IN = "numpy"  # the small backend in tests/numpy_backend: its jobs start in a quarter of the time
 MPIS = {"4": Path("/usr/bin/mpirun"), "5": Path(sys.executable).parent / "mpirun"}
-#: In place of an mpirun: `launch` starts the ranks itself.
-DIRECT = "direct"
+DIRECT = "direct"  # in place of an mpirun: `launch` starts the ranks itself
 STARTS = (*MPIS, DIRECT)
-#: The same line is typed on each of three hosts.
-BY_HAND = "launch by hand, three nodes"
+BY_HAND = "launch by hand, three nodes"  # the same line is typed on each
 PLACES = ("launch, one host", "mpirun, one host", "launch, three hosts", "mpirun, three hosts", BY_HAND)
 
 
@@ -139,9 +134,7 @@ class Cell(NamedTuple):
     @property
     def rank(self) -> int:
         """Which rank fails: rank 0 writes the checkpoints, and of several hosts it is a remote one."""
-        if self.moment == "checkpoint":
-            return 0
-        return 2 if "three" in self.place else 1
+        return 0 if self.moment == "checkpoint" else 2 if "three" in self.place else 1
 
 
 #: Where a framework can make a difference: it is imported, or it computes, and has signal handlers and threads of its
@@ -162,10 +155,9 @@ def cells(frameworks: Iterable[str] = FRAMEWORKS) -> Iterator[Cell]:
 
 
 def _pairs(cell: Cell) -> set[tuple[Any, ...]]:
-    """Return the pairs of values that a cell covers, but for those with its framework.
+    """Return the pairs of values that a cell covers, without its framework.
 
-    Faults that are alike cover the pairs together. Each of them has one alone: before and after the ranks have met, on
-    one host and on three.
+    Faults that are alike share them. Each has its own: before and after the ranks have met, on one host and on three.
     """
     kind = next(alike for alike in (*ALIKE, (cell.fault,)) if cell.fault in alike)
     apart = {(cell.fault, "met", cell.moment in MOMENTS[2:]), (cell.fault, "hosts", "three" in cell.place)}
@@ -280,13 +272,11 @@ def _here(cell: Cell, line: list[str], environ: dict[str, str], folder: Path) ->
             start_new_session=True,
         )  # fmt: skip
     _strike(cell, folder, process, process.pid)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(DEADLINE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    end = _gone(lambda: _of_job(folder))
-    left = _of_job(folder)
+    process.kill()
+    process.wait()
+    end, left = _gone(lambda: _of_job(folder))
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     out_text, err_text = ((folder / stream).read_text() for stream in ("out", "err"))
@@ -322,27 +312,31 @@ def _on_hosts(
     def left() -> dict[int, str]:
         return {pid: line for host in hosts for pid, line in cluster.processes(host).items() if "unilaunch" in line}
 
-    end, remaining = _gone(left), list(left().values())
+    end, remaining = _gone(left)
     cluster.sweep()
     if cell.fault == "link cut":
         cluster.heal(2)
-    return job, end, remaining
+    return job, end, list(remaining.values())
 
 
 def _strike(cell: Cell, folder: Path, process: "subprocess.Popen[bytes]", started: int) -> None:
     """Do to the process that was started, or to mpirun below it, what a person would do to it."""
+
+    def child(parent: int) -> int:
+        return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+
     signals = {
         "mpirun killed": [9], "launch killed": [9], "Ctrl-C": [2], "Ctrl-C twice": [2, 2], "SIGUSR1": [10],
         "grace cut short": [15],
     }.get(cell.fault, [])  # fmt: skip
     if signals:
         _await(folder / "now", process)
-        started = started or _child(process.pid)
+        started = started or child(process.pid)
         _known_from_now_on(folder)
     for number in signals:
         below = cell.fault == "mpirun killed" and "launch" in cell.place
         with suppress(ProcessLookupError):  # it has ended already: how, _judge says
-            os.kill(_child(started) if below else started, number)
+            os.kill(child(started) if below else started, number)
         time.sleep(0.2 * (len(signals) - 1))
 
 
@@ -352,22 +346,18 @@ def _known_from_now_on(folder: Path) -> None:
         (folder / "now").write_text(f"{time.time()} 0")
 
 
-def _child(process: int) -> int:
-    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
-
-
 def _await(file: Path, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + DEADLINE
     while not file.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def _gone(left: Callable[[], Any]) -> float:
-    """Return when the last process of the job went, or now if some do not go."""
+def _gone(left: Callable[[], dict[int, str]]) -> tuple[float, dict[int, str]]:
+    """Return when the last process of the job went, or now if some do not go, and these."""
     deadline = time.monotonic() + SEVERAL_HOSTS
-    while left() and time.monotonic() < deadline:
+    while (remaining := left()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return time.time()
+    return time.time(), remaining
 
 
 def _of_job(folder: Path) -> dict[int, str]:
