@@ -59,9 +59,11 @@ def train_reference(
 
 def _normalised(graph: Graph) -> torch.Tensor:
     """Return D^-1/2 (A + I) D^-1/2, with the graph's own weights and loops where it has any."""
-    adjacency = np.diag(np.ones(graph.num_nodes) if graph.loops is None else graph.loops.astype(np.float64))
-    for node in range(graph.num_nodes):
-        edges = slice(graph.indptr[node], graph.indptr[node + 1])
-        adjacency[node, graph.indices[edges]] = 1.0 if graph.weights is None else graph.weights[edges]
+    weights = np.ones(len(graph.indices)) if graph.weights is None else graph.weights
+    loops = np.ones(graph.num_nodes) if graph.loops is None else graph.loops
+    shape = graph.num_nodes, graph.num_nodes
+    adjacency = sp.csr_array((weights, graph.indices, graph.indptr), shape).toarray() + np.diag(
+        loops.astype(np.float64)
+    )
     scale = adjacency.sum(axis=1) ** -0.5
     return torch.from_numpy(scale[:, None] * adjacency * scale)
