@@ -30,13 +30,14 @@ def train_reference(
 ) -> Reference:
     """Train by the textbook: A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
     adjacency, train = _normalised(graph), torch.from_numpy(graph.split == TRAIN)
-    features: Any = graph.features.toarray() if sp.issparse(graph.features) else graph.features
+    given: Any = graph.features
+    features = torch.tensor(given.toarray() if sp.issparse(given) else given, dtype=torch.float64)
     layers = [Layer(0, 0, "", 0, 0, (Parameter("weight", pair, "glorot"),)) for pair in pairwise(widths)]
     initial = views(initial_weights(layers, seed, np.dtype(np.float64)), layers)
     weights = [torch.tensor(array, requires_grad=True) for array in initial]
 
     def forward(epoch: int, dropout: float) -> torch.Tensor:
-        hidden = torch.tensor(features, dtype=torch.float64)
+        hidden = features
         for depth, weight in enumerate(weights):
             mask = np.ones(hidden.shape)
             if dropout:
@@ -45,7 +46,7 @@ def train_reference(
             hidden = adjacency @ (hidden * torch.from_numpy(mask) @ weight)
         return hidden
 
-    groups = [{"params": weights[:1], "weight_decay": decay}, {"params": weights[1:]}]
+    groups: list[dict[str, Any]] = [{"params": weights[:1], "weight_decay": decay}, {"params": weights[1:]}]
     optimizer, losses = torch.optim.Adam(groups, lr=lr), []
     for epoch in range(epochs):
         loss = cross_entropy(forward(epoch, dropout)[train], torch.tensor(graph.labels).long()[train])

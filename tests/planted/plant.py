@@ -53,7 +53,7 @@ def _make_python(venv: Path, folder: Path) -> Path:
 def _run_tests(tests: Sequence[str], folder: Path, python: Path) -> tuple[str, str]:
     """Run *tests* in a copy, and return "passed", "failed" or what else happened, and the first test that failed."""
     path = os.pathsep.join(str(folder / source) for source in (".", "backends", "models"))
-    options = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=300"]
+    options = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=600"]
     line = [str(python), "-m", "pytest", *options, *tests]
     environ = {**os.environ, "PYTHONPATH": path}  # noqa: TID251
     done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
