@@ -1,11 +1,8 @@
 """For all tests: what `--all` adds, which may run beside others, and hypothesis without a deadline.
 
-`python -m pytest` runs the folders of `testpaths`, but no test that is marked `system` or `timed`: what any user can
-run on any machine. `python -m pytest --all` runs all tests, and so does each path that is named.
-
-pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
-that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
-marked `timed`: at most three other such tests run beside it, and no test of another kind.
+docs/contributing.md says which tests `python -m pytest` leaves out. Tests that share what is costly to make (hosts, a
+Slurm cluster) run in one of pytest-xdist's processes. Beside a test that is marked `timed` at most three other such
+tests run, and no test of another kind.
 """
 
 import ast
@@ -22,7 +19,6 @@ from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from shutil import rmtree
-from typing import IO
 
 import pytest
 from hypothesis import settings
@@ -34,15 +30,9 @@ settings.load_profile("shared machine")
 
 #: Tests that run in one process, by the place of their files: {} is the file's name.
 _GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm"}
-#: How many timed tests run at once.
-_TIMED = 4
 _ROOM = pytest.StashKey["Room"]()
-#: The packages that `.[all,dev]` does not install on every Python, and what is left out where one is lacking.
-_LEFT_OUT = {
-    "mindspore": "the tests that import it, have it as a parameter or are marked mindspore are left out",
-    "mkdocs": "tests/test_site.py is left out: install the extra docs",
-}
-_LACKING = [package for package in _LEFT_OUT if not find_spec(package)]
+#: The packages that `.[all,dev]` does not install on every Python, where one is lacking.
+_LACKING = [package for package in ("mindspore", "mkdocs") if not find_spec(package)]
 
 
 def _imports_mindspore(path: Path) -> bool:
@@ -59,32 +49,26 @@ if "mindspore" in _LACKING:
 def _needs_mindspore(item: pytest.Item) -> bool:
     """Return whether the test has the mark, or MindSpore as the value of a parameter."""
     values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    return "mindspore" in [mark.name for mark in item.iter_markers()] or any(
-        "mindspore" in [one for one in (value, getattr(value, "framework", None)) if isinstance(one, str)]
-        for value in values
-    )
+    frameworks = [*values, *(getattr(value, "framework", None) for value in values)]
+    return "mindspore" in [one for one in frameworks if isinstance(one, str)] + [
+        mark.name for mark in item.iter_markers()
+    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for all tests."""
-    parser.addoption(
-        "--all",
-        action="store_true",
-        help="also real launchers, several hosts, Slurm, faults, times, a browser, servers: it needs root and Debian",
-    )
+    help_text = "also real launchers, several hosts, Slurm, faults, times, a browser, servers: it needs root and Debian"
+    parser.addoption("--all", action="store_true", help=help_text)
 
 
 def _is_everyday(config: pytest.Config) -> bool:
     """Return whether neither all tests nor any path were asked for."""
-    return {Path(path).resolve() for path in config.args} == {
-        config.rootpath / folder for folder in config.getini("testpaths")
-    }
+    folders = {config.rootpath / folder for folder in config.getini("testpaths")}
+    return {Path(path).resolve() for path in config.args} == folders
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what is left out."""
     more = ["--all adds launchers, hosts, Slurm, faults, times, a browser and servers"] if _is_everyday(config) else []
-    return [*more, *(f"{package} is not installed: {_LEFT_OUT[package]}" for package in _LACKING)]
+    return [*more, *(f"{package} is not installed: its tests are left out" for package in _LACKING)]
 
 
 def pytest_collection_finish() -> None:
@@ -98,13 +82,11 @@ class Room:
     """The machine, as the processes of one test run share it: timed tests are in it, or others, never both.
 
     Who waits at the door lets nobody enter past it.
-
-    Args:
-        run: The name of the test run.
     """
 
     def __init__(self, run: str) -> None:
-        self._door, *self._inside = (_open(f"unilaunch-tests-{run}.{place}") for place in ("door", "others", "timed"))
+        files = [Path(tempfile.gettempdir(), f"unilaunch-tests-{run}.{place}") for place in ("door", "others", "timed")]
+        self._door, *self._inside = [file.open("w") for file in files]
 
     def enter(self, *, timed: bool) -> None:
         """Wait until there is room."""
@@ -118,10 +100,6 @@ class Room:
         """Make room."""
         for place in self._inside:
             fcntl.flock(place, fcntl.LOCK_UN)
-
-
-def _open(name: str) -> IO[str]:
-    return Path(tempfile.gettempdir(), name).open("w")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -162,21 +140,6 @@ def no_gradient_of_mindspore_is_open() -> None:
         api._pynative_executor.set_grad_flag(False)
 
 
-@pytest.fixture(autouse=True)
-def no_signal_is_ignored_or_blocked() -> Iterator[None]:
-    """A test may not leave a signal ignored or blocked: the programs that later tests start would inherit that."""
-    before = _deaf_to()
-    yield
-    assert not _deaf_to() & ~before
-
-
-def _deaf_to() -> int:
-    """Return the signals that are blocked or ignored as a mask; a library in C may have changed it."""
-    status = Path("/proc/thread-self/status").read_text()
-    blocked, ignored = (int(mask, 16) for mask in re.findall(r"^Sig(?:Blk|Ign):\t(.*)", status, re.MULTILINE))
-    return blocked | ignored
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # groups before pytest-xdist reads them, the order after pytest's own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Leave out what cannot run, or was not asked for; put the tests of a group into one process.
@@ -188,27 +151,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not _needs_mindspore(item)]
     if _is_everyday(config):
         items[:] = [item for item in items if not {"system", "timed"} & {mark.name for mark in item.iter_markers()}]
-    turn = cycle(f"timed {number}" for number in range(_TIMED))
+    turn = cycle(f"timed {number}" for number in range(4))
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
         names = [name.format(item.path.stem) for start, name in _GROUPS.items() if place.startswith(start)]
-        if item.get_closest_marker("timed"):
-            names = [next(turn)]
-        for name in names:
+        for name in [next(turn)] if item.get_closest_marker("timed") else names:
             item.add_marker(pytest.mark.xdist_group(name))
     yield
-    groups = {item: _group(item) for item in items}
+    markers = {item: item.get_closest_marker("xdist_group") for item in items}
+    groups = {item: marker.args[0] if marker else None for item, marker in markers.items()}
     sizes = Counter(groups.values())
-    items.sort(
-        key=lambda item: (
-            not item.get_closest_marker("timed"), groups[item] is None, -sizes[groups[item]]
-        )
-    )  # fmt: skip
-
-
-def _group(item: pytest.Item) -> str | None:
-    marker = item.get_closest_marker("xdist_group")
-    return str(marker.args[0]) if marker else None
+    items.sort(key=lambda item: (not item.get_closest_marker("timed"), groups[item] is None, -sizes[groups[item]]))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

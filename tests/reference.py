@@ -1,105 +1,70 @@
-"""An independent reference: the GCN in one process, in scipy's float64 matrices and with gradients written by hand.
+"""An independent reference: the GCN in one process, by PyTorch's own functions on dense float64 matrices.
 
 It shares with the project only what defines the experiment: the graph, the initial weights and the dropout masks.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
 
 from unilaunch_gcn.layers import Layer, Parameter, initial_weights, views
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.dropout import fill_mask, stream_keys
 
-Matrix = NDArray[np.float64]
-Features: TypeAlias = Matrix | sp.csr_array
 
-
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """What the reference training leaves."""
 
     losses: list[float]
-    weights: list[Matrix]
-    logits: Matrix
+    weights: list[NDArray[np.float64]]
+    logits: NDArray[np.float64]
 
 
 def train_reference(
     graph: Graph, widths: list[int], *, epochs: int, dropout: float, seed: int, lr: float = 0.01, decay: float = 5e-4
 ) -> Reference:
     """Train by the textbook: A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
-    adjacency = _normalised(graph)
-    features = graph.features.astype(np.float64)
-    shapes = [Parameter("weight", pair, "glorot") for pair in pairwise(widths)]
-    layers = [Layer(0, 0, "", 0, 0, (shape,)) for shape in shapes]
-    weights = [w.copy() for w in views(initial_weights(layers, seed, np.dtype(np.float64)), layers)]
-    first, second = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
-    losses = []
+    adjacency, train = _normalised(graph), torch.from_numpy(graph.split == TRAIN)
+    given: Any = graph.features
+    features = torch.tensor(given.toarray() if sp.issparse(given) else given, dtype=torch.float64)
+    layers = [Layer(0, 0, "", 0, 0, (Parameter("weight", pair, "glorot"),)) for pair in pairwise(widths)]
+    initial = views(initial_weights(layers, seed, np.dtype(np.float64)), layers)
+    weights = [torch.tensor(array, requires_grad=True) for array in initial]
+
+    def forward(epoch: int, dropout: float) -> torch.Tensor:
+        hidden = features
+        for depth, weight in enumerate(weights):
+            mask = np.ones(hidden.shape)
+            if dropout:
+                fill_mask(mask, np.arange(len(mask)), stream_keys(seed, epoch, depth), dropout)
+            hidden = torch.relu(hidden) if depth else hidden
+            hidden = adjacency @ (hidden * torch.from_numpy(mask) @ weight)
+        return hidden
+
+    groups: list[dict[str, Any]] = [{"params": weights[:1], "weight_decay": decay}, {"params": weights[1:]}]
+    optimizer, losses = torch.optim.Adam(groups, lr=lr), []
     for epoch in range(epochs):
-        loss, gradients = _loss_and_gradients(graph, adjacency, features, weights, (seed, epoch, dropout))
-        losses.append(loss)
-        gradients[0] += decay * weights[0]
-        for weight, gradient, m, v in zip(weights, gradients, first, second, strict=True):
-            m[:] = 0.9 * m + 0.1 * gradient
-            v[:] = 0.999 * v + 0.001 * gradient**2
-            corrected_m, corrected_v = m / (1 - 0.9 ** (epoch + 1)), v / (1 - 0.999 ** (epoch + 1))
-            weight[:] = weight - lr * corrected_m / (np.sqrt(corrected_v) + 1e-8)
-    hidden = features
-    for depth, weight in enumerate(weights):
-        hidden = adjacency @ hidden @ weight
-        hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
-    return Reference(losses, weights, hidden)
+        loss = cross_entropy(forward(epoch, dropout)[train], torch.tensor(graph.labels).long()[train])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        return Reference(losses, [weight.detach().numpy() for weight in weights], forward(0, 0).numpy())
 
 
-def _normalised(graph: Graph) -> sp.csr_array:
-    adjacency = np.diag(np.ones(graph.num_nodes) if graph.loops is None else graph.loops.astype(np.float64))
-    for node in range(graph.num_nodes):
-        edges = slice(graph.indptr[node], graph.indptr[node + 1])
-        adjacency[node, graph.indices[edges]] = 1.0 if graph.weights is None else graph.weights[edges]
+def _normalised(graph: Graph) -> torch.Tensor:
+    """Return D^-1/2 (A + I) D^-1/2, with the graph's own weights and loops where it has any."""
+    weights = np.ones(len(graph.indices)) if graph.weights is None else graph.weights
+    loops = np.ones(graph.num_nodes) if graph.loops is None else graph.loops
+    shape = graph.num_nodes, graph.num_nodes
+    adjacency = sp.csr_array((weights, graph.indices, graph.indptr), shape).toarray() + np.diag(
+        loops.astype(np.float64)
+    )
     scale = adjacency.sum(axis=1) ** -0.5
-    return sp.csr_array(scale[:, None] * adjacency * scale[None, :])
-
-
-def _loss_and_gradients(
-    graph: Graph, adjacency: sp.csr_array, features: Features, weights: list[Matrix], draw: tuple[int, int, float]
-) -> tuple[float, list[Matrix]]:
-    inputs, masks, hidden = [], [], features
-    for depth, weight in enumerate(weights):
-        masks.append(_mask(hidden.shape, depth, draw))
-        inputs.append(_masked(hidden, masks[-1]))
-        hidden = adjacency @ (inputs[-1] @ weight)
-        hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
-    train = np.flatnonzero(graph.split == TRAIN)
-    shifted = hidden[train] - hidden[train].max(axis=1, keepdims=True)
-    log_softmax = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    one_hot = np.eye(graph.num_classes)[graph.labels[train]]
-    loss = -float((log_softmax * one_hot).sum()) / len(train)
-    upstream = np.zeros_like(hidden)
-    upstream[train] = (np.exp(log_softmax) - one_hot) / len(train)
-    gradients = []
-    for depth in reversed(range(len(weights))):
-        aggregated = adjacency.T @ upstream
-        gradients.append(inputs[depth].T @ aggregated)
-        if depth:
-            upstream = aggregated @ weights[depth].T * masks[depth] * (inputs[depth] > 0)
-    return loss, gradients[::-1]
-
-
-def _mask(shape: tuple[int, ...], depth: int, draw: tuple[int, int, float]) -> Matrix:
-    seed, epoch, dropout = draw
-    mask = np.ones(shape)
-    if dropout:
-        fill_mask(mask, np.arange(len(mask)), stream_keys(seed, epoch, depth), dropout)
-    return mask
-
-
-def _masked(hidden: Features, mask: Matrix) -> Features:
-    if isinstance(hidden, sp.csr_array):
-        rows = np.repeat(np.arange(hidden.shape[0]), np.diff(hidden.indptr))
-        return sp.csr_array((hidden.data * mask[rows, hidden.indices], hidden.indices, hidden.indptr), hidden.shape)
-    masked: Matrix = hidden * mask
-    return masked
+    return torch.from_numpy(scale[:, None] * adjacency * scale)

@@ -6,8 +6,9 @@ buffer as late as MPI may read it, and a receive buffer holds no usable number b
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import accumulate
 from threading import Barrier, BrokenBarrierError, Event, Lock
 from typing import Any, TypeVar
@@ -26,13 +27,13 @@ T = TypeVar("T")
 PATIENCE = 20.0
 
 
+@dataclass(eq=False)
 class Message:
     """Rows from one rank to another: the sender's own memory until it is delivered, a copy from then on."""
 
-    def __init__(self, key: tuple[int, ...]) -> None:
-        self.key = key
-        self.rows: NDArray[Any] = np.empty(0)
-        self.delivered = Event()
+    key: tuple[int, ...]
+    rows: NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    delivered: Event = field(default_factory=Event)
 
     def deliver(self) -> None:
         """Read the sender's buffer; only the sender's thread calls it."""
@@ -45,8 +46,8 @@ class Table:
     """Memory that the ranks share. A message is found by its source, its target and its number between the two."""
 
     def __init__(self, size: int) -> None:
-        self.barrier = Barrier(size, timeout=PATIENCE)
-        self.board: list[NDArray[Any]] = [np.empty(0)] * size
+        self.barrier, self.turn = Barrier(size, timeout=PATIENCE), Lock()
+        self.board: list[Any] = [None] * size
         self.messages: dict[tuple[int, ...], Message] = {}
 
 
@@ -106,22 +107,21 @@ class ThreadCollectives(Collectives):
         self.table.barrier.wait()
 
 
-def _groups(rows: NDArray[Any], counts: Sequence[int]) -> list[tuple[int, NDArray[Any]]]:
+def _groups(rows: NDArray[Any], counts: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Return the rows of each rank that has any, on the same memory."""
     assert sum(counts) == len(rows)
-    ends = accumulate(counts)
-    return [
-        (rank, rows[end - count : end]) for rank, (end, count) in enumerate(zip(ends, counts, strict=True)) if count
-    ]
+    for peer, (end, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
+        if count:
+            yield peer, rows[end - count : end]
 
 
+@dataclass(eq=False)
 class ThreadExchange(Exchange):
     """An exchange under way: the messages that this rank sends, and those that it receives, each with its place."""
 
-    def __init__(
-        self, collectives: ThreadCollectives, outgoing: list[Message], incoming: list[tuple[Message, NDArray[Any]]]
-    ) -> None:
-        self.collectives, self.outgoing, self.incoming = collectives, outgoing, incoming
+    collectives: ThreadCollectives
+    outgoing: list[Message]
+    incoming: list[tuple[Message, NDArray[Any]]]
 
     def deliver(self) -> None:
         """Read the send buffer."""
@@ -150,13 +150,20 @@ class ThreadExchange(Exchange):
         self.collectives.under_way.discard(self)
 
 
-def _in_threads(size: int, run: Callable[[int], T]) -> list[T]:
-    """Return what *run* returns for each rank; raise the first error that is not another rank's."""
+def _in_threads(size: int, table: Table, work: Callable[[int], T]) -> list[T]:
+    """Return what *work* returns for each rank; raise the first error that is not another rank's."""
+
+    def run(rank: int) -> T:
+        try:
+            return work(rank)
+        except BaseException:
+            table.barrier.abort()
+            raise
+
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(run, rank) for rank in range(size)]
-    errors = [error for future in futures if (error := future.exception())]
-    if errors:  # the cause, not that the other ranks waited for that one
-        raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))
+    if errors := [error for future in futures if (error := future.exception())]:
+        raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))  # not that others waited for it
     return [future.result() for future in futures]
 
 
@@ -164,49 +171,32 @@ def on_every_rank(size: int, work: Callable[[int, Collectives], T]) -> list[T]:
     """Return what *work* returns on each of *size* ranks, by rank; every exchange must have been waited for."""
     table = Table(size)
     ranks = [ThreadCollectives(rank, table) for rank in range(size)]
-
-    def run(rank: int) -> T:
-        try:
-            return work(rank, ranks[rank])
-        except BaseException:
-            table.barrier.abort()
-            raise
-
-    results = _in_threads(size, run)
+    results = _in_threads(size, table, lambda rank: work(rank, ranks[rank]))
     assert not any(rank.under_way for rank in ranks), "an exchange was begun and not waited for"
     assert not table.messages, "rows were sent that nobody received"
     return results
 
 
-class Round:
-    """What the ranks of `in_turns` share: what each has said, where they wait for each other, and whose turn it is."""
-
-    def __init__(self, size: int) -> None:
-        self.board = [""] * size
-        self.barrier = Barrier(size, timeout=PATIENCE)
-        self.turn = Lock()
-
-
 class RankInTurn(Alone):
     """The small messages of one thread, as JSON; the thread runs only while the others wait."""
 
-    def __init__(self, rank: int, shared: Round) -> None:
-        self.rank, self.round = rank, shared
+    def __init__(self, rank: int, table: Table) -> None:
+        self.rank, self.table = rank, table
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
-        self.round.board[self.rank] = json.dumps(value)
+        self.table.board[self.rank] = json.dumps(value)
         self._wait()
-        said = [json.loads(text) for text in self.round.board]
+        said = [json.loads(text) for text in self.table.board]
         self._wait()
         return said
 
     def _wait(self) -> None:
-        self.round.turn.release()
+        self.table.turn.release()
         try:
-            self.round.barrier.wait()
+            self.table.barrier.wait()
         finally:
-            self.round.turn.acquire()
+            self.table.turn.acquire()
 
 
 def in_turns(size: int, work: Callable[[int, RankInTurn], T]) -> list[T]:
@@ -215,14 +205,10 @@ def in_turns(size: int, work: Callable[[int, RankInTurn], T]) -> list[T]:
     One rank runs at a time: `np.load` parses a header, and threads that parse at once get a SystemError if the garbage
     collector calls Python code meanwhile, which hypothesis lets it do (CPython's issue 106905).
     """
-    shared = Round(size)
+    table = Table(size)
 
     def run(rank: int) -> T:
-        with shared.turn:
-            try:
-                return work(rank, RankInTurn(rank, shared))
-            except BaseException:
-                shared.barrier.abort()
-                raise
+        with table.turn:
+            return work(rank, RankInTurn(rank, table))
 
-    return _in_threads(size, run)
+    return _in_threads(size, table, run)

@@ -1,7 +1,6 @@
 """The fault matrix, or a part of it, as a table.
 
-    python tests/faults/matrix.py [--faults SIGKILL,...] [--moments epoch,...] [--frameworks numpy] [--mpis 5]
-                                  [--places "launch, one host;..."] [--again FILE] [--output docs/fault-matrix.md]
+    python tests/faults/matrix.py [--cells REGEX] [--again FILE] [--output docs/fault-matrix.md]
 
 All of it, with torch and mindspore, is about 1,700 jobs of 2 to 9 seconds; numpy replaces them in the test suite and
 runs only if it is named. Cells that are done are kept in FILE (JSON lines) and not run again. The table stands at the
@@ -10,27 +9,16 @@ end of a page: what stands before it stays.
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import astuple
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parents[1])  # in place of this folder, whose faults.py is another "faults"
 
 from cluster.hosts import Cluster  # noqa: E402
-from faults.faults import (  # noqa: E402
-    FAULTS,
-    FRAMEWORKS,
-    MOMENTS,
-    PLACES,
-    STAND_IN,
-    STARTS,
-    Cell,
-    cells,
-    prepare_data,
-    run_cell,
-)
+from faults.faults import FRAMEWORKS, STAND_IN, Cell, cells, prepare_data, run_cell  # noqa: E402
 
 #: The faults by what breaks: the rows of the table.
 BREAKS = {
@@ -49,51 +37,32 @@ _HEAD = "| what breaks | faults | jobs | slowest, one host | slowest, three host
 def main() -> int:
     """Run what is chosen, write the table of all that is known, and return 0 if nothing is wrong in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    chosen = {"faults": FAULTS, "moments": MOMENTS, "frameworks": FRAMEWORKS, "mpis": STARTS}
-    for name, values in chosen.items():
-        parser.add_argument(f"--{name}", default=",".join(values))
-    parser.add_argument("--places", default=";".join(PLACES))
+    parser.add_argument("--cells", default="/ (torch|mindspore) /", help='e.g. "SIGKILL / epoch / numpy / 5 / launch"')
     parser.add_argument("--again", type=Path, default=Path("fault-matrix.jsonl"))
     parser.add_argument("--output", type=Path, default=Path("fault-matrix.md"))
     options = parser.parse_args()
-    known = _known(options.again)
-    wanted = [set(getattr(options, name).split(",")) for name in chosen] + [set(options.places.split(";"))]
-    todo = [
-        cell for cell in cells((*FRAMEWORKS, STAND_IN))
-        if not cell.lacking and cell not in known and all(map(set.__contains__, wanted, astuple(cell)))
-    ]  # fmt: skip
+    lines = options.again.read_text(encoding="utf-8").splitlines() if options.again.exists() else []
+    known = {Cell(*cell): (seconds, faults) for cell, seconds, faults in map(json.loads, lines)}
+    matrix = cells((*FRAMEWORKS, STAND_IN))
+    todo = [cell for cell in matrix if cell not in known and re.search(options.cells, " / ".join(cell))]
     with ExitStack() as kept, options.again.open("a", encoding="utf-8") as record:
         folder = Path(kept.enter_context(tempfile.TemporaryDirectory()))
-        data = prepare_data(folder / "data")
-        hosts: list[Cluster] = []
+        data, hosts = prepare_data(folder / "data"), None
         for number, cell in enumerate(todo):
-            own = folder / f"{number}"
-            own.mkdir()
-            outcome = run_cell(cell, own, data, _hosts(cell, own, hosts, kept))
+            (own := folder / f"{number}").mkdir()
+            if "three" in cell.place and not hosts:
+                (place := folder / f"{number}-hosts").mkdir()
+                hosts = kept.enter_context(Cluster(3, place))
+            outcome = run_cell(cell, own, data, hosts if "three" in cell.place else None)
+            hosts = None if cell.fault == "power off" else hosts  # a host that lost its power is not used again
             known[cell] = (outcome.seconds, list(outcome.faults))
-            record.write(json.dumps([astuple(cell), *known[cell]]) + "\n")
+            record.write(json.dumps([cell, *known[cell]]) + "\n")
             record.flush()
             said = "; ".join(outcome.faults) or "ok"
-            print(f"{number + 1}/{len(todo)} {' / '.join(astuple(cell))}: {outcome.seconds:.2f} s {said}", flush=True)  # noqa: T201
+            print(f"{number + 1}/{len(todo)} {' / '.join(cell)}: {outcome.seconds:.2f} s {said}", flush=True)  # noqa: T201
     before = options.output.read_text(encoding="utf-8").partition(_HEAD)[0] if options.output.exists() else ""
     options.output.write_text(before + table(known), encoding="utf-8")
     return int(any(faults for _, faults in known.values()))
-
-
-def _hosts(cell: Cell, folder: Path, kept_hosts: list[Cluster], kept: ExitStack) -> Cluster | None:
-    """Return three hosts where the cell needs them; a host that lost its power is not used again."""
-    if "three" not in cell.place:
-        return None
-    if not kept_hosts:
-        place = folder.with_name(f"{folder.name}-hosts")
-        place.mkdir()
-        kept_hosts.append(kept.enter_context(Cluster(3, place)))
-    return kept_hosts.pop() if cell.fault == "power off" else kept_hosts[0]
-
-
-def _known(file: Path) -> dict[Cell, tuple[float, list[str]]]:
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return {Cell(*cell): (seconds, faults) for cell, seconds, faults in map(json.loads, lines)}
 
 
 def table(known: dict[Cell, tuple[float, list[str]]]) -> str:

@@ -2,15 +2,13 @@
 
 import os
 import signal
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from typing_extensions import override
 
-from unilaunch.interfaces.model import Framework, Model, Session
+from unilaunch.interfaces.model import Model, Session
 from unilaunch.interfaces.report_layout import Plot, ReportLayout, Value
 from unilaunch.interfaces.step import Step
-from unilaunch.json_value import JsonValue
 from unilaunch.spec.run_spec import Spec
 
 STEPS = 4
@@ -28,11 +26,8 @@ class Descent(Model):
     name = "descent"
     examples = ("descent --ending well",)
     spec = DescentSpec
-    report = ReportLayout(
-        step="batch",
-        plots=(Plot("Height", (Value("height", "height"),)),),
-        figures=(Value("lowest", "lowest height"),),
-    )
+    plots = (Plot("Height", (Value("height", "height"),)),)
+    report = ReportLayout(step="batch", plots=plots, figures=(Value("lowest", "lowest height"),))
 
     @override
     def check(self, options: Any, world_size: int) -> None:
@@ -43,11 +38,11 @@ class Descent(Model):
         """Do nothing: there is no input."""
 
     @override
-    def run(self, options: Any, prepared: None, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
+    def run(self, options: Any, prepared: None, session: Session, framework: Any) -> dict[str, float]:
         height = 1.0
         for number in range(1, STEPS + 1):
-            unknown = {"loss": None, "norm": float("nan")}
-            session.progress(Step("batch", number, STEPS, {"height": height, **unknown}, float("inf")))
+            figures = {"height": height, "loss": None, "norm": float("nan")}
+            session.progress(Step("batch", number, STEPS, figures, float("inf")))
             height /= 2
             session.output.record(batch=number, height=height)
         if options.ending == "killed" and session.world.rank == session.world.size - 1:

@@ -9,66 +9,31 @@ fail without it.
 
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (".", "backends", "models")
-DEADLINE = 600.0  # seconds for the tests of one fault
-_TEST = re.compile(r"^Noticed by: (.+)$", re.MULTILINE)
-_FILE = re.compile(r"^--- a/(\S+)$", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One patch file.
-
-    Attributes:
-        path: The file; its stem is the fault's name.
-        tests: The tests that should notice the fault, as pytest takes them.
-        package: The package that is changed: "unilaunch/rank", or "unilaunch" for a module beside it.
-    """
-
-    path: Path
-    tests: tuple[str, ...]
-    package: str
-
-
-def package_of(file: str) -> str:
-    """Return the package of a source file, which is named relative to the repository."""
-    return "/".join(file.split("/")[:-1][:2])
-
-
-def read_faults(names: Sequence[str] = ()) -> list[Fault]:
-    """Return the named faults, or all of them."""
+def patches(names: Sequence[str] = ()) -> list[Path]:
+    """Return the patch files of the named faults, or of all."""
     folder = Path(__file__).parent
-    faults = []
-    for path in [folder / f"{name}.patch" for name in names] or sorted(folder.glob("*.patch")):
-        text = path.read_text(encoding="utf-8")
-        faults.append(Fault(path, tuple(_TEST.findall(text)), package_of(_FILE.findall(text)[0])))
-    return faults
+    return [folder / f"{name}.patch" for name in names] or sorted(folder.glob("*.patch"))
 
 
-def copy_tree(folder: Path) -> None:
-    """Copy what git does not ignore into *folder*."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if os.path.lexists(ROOT / name):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+def noticed_by(patch: Path) -> tuple[str, ...]:
+    """Return the tests that should notice a fault, as pytest takes them."""
+    return tuple(re.findall(r"^Noticed by: (.+)$", patch.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def make_python(venv: Path, folder: Path) -> Path:
+def _make_python(venv: Path, folder: Path) -> Path:
     """Return the Python of a virtual environment like this one, in which the copy in *folder* is installed editable.
 
     All else are links. PYTHONPATH alone is not enough: some tests set it for the processes that they start.
@@ -85,64 +50,52 @@ def make_python(venv: Path, folder: Path) -> Path:
     return venv / "bin" / "python"
 
 
-def run_tests(tests: Sequence[str], folder: Path, python: Path) -> tuple[str, str]:
+def _run_tests(tests: Sequence[str], folder: Path, python: Path) -> tuple[str, str]:
     """Run *tests* in a copy, and return "passed", "failed" or what else happened, and the first test that failed."""
-    path = os.pathsep.join(str(folder / source) for source in SOURCES)
-    environ = {**os.environ, "PYTHONPATH": path}  # noqa: TID251  (the tests' environment is this process's)
-    line = [str(python), "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
-    with subprocess.Popen(
-        line, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=DEADLINE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return f"no end within {DEADLINE:.0f} s", ""
-    first = next(iter(_FAILED.findall(output)), "")
-    if process.returncode == 0 and " passed" in output:
+    path = os.pathsep.join(str(folder / source) for source in (".", "backends", "models"))
+    options = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=600"]
+    line = [str(python), "-m", "pytest", *options, *tests]
+    environ = {**os.environ, "PYTHONPATH": path}  # noqa: TID251
+    done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    first = next(iter(_FAILED.findall(done.stdout)), "")
+    if done.returncode == 0 and " passed" in done.stdout:
         return "passed", ""
-    if process.returncode == 1 and first:
+    if done.returncode == 1 and first:
         return "failed", first
-    return f"pytest ended with {process.returncode}: {output.strip().splitlines()[-5:]}", first
+    return f"pytest ended with {done.returncode}: {(done.stdout + done.stderr).splitlines()[-5:]}", first
 
 
-def plant(fault: Fault | None, tests: Sequence[str]) -> tuple[str, str]:
-    """Run *tests* in a new copy with *fault*, or without any, and return as `run_tests` does."""
+@cache
+def plant(patch: Path | None, tests: tuple[str, ...]) -> tuple[str, str]:
+    """Run *tests* in a new copy with a fault, or without any, and return as `_run_tests` does."""
     with TemporaryDirectory(prefix="planted-") as place:
         folder = Path(place).resolve() / "copy"
         shared = ROOT.parent / "shared"  # real data sets, where they lie beside the checkout
         if shared.is_dir():
             (folder.parent / "shared").symlink_to(shared)
-        copy_tree(folder)
-        if fault:
-            subprocess.run(["git", "apply", str(fault.path)], cwd=folder, check=True)
-        return run_tests(tests, folder, make_python(folder.parent / "venv", folder))
+        folder.mkdir()
+        ours = "git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read -T -"
+        subprocess.run(f"{ours} | tar -xC {folder}", shell=True, cwd=ROOT, check=True)  # noqa: S602
+        if patch:
+            subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True)
+        return _run_tests(tests, folder, _make_python(folder.parent / "venv", folder))
 
 
 def main(names: Sequence[str]) -> int:
     """Plant the faults, and print a line for each."""
-    faults = read_faults(names)
-    without: dict[tuple[str, ...], tuple[str, str]] = {}
-    caught = 0
-    _say(f"{'fault':40} {'package':28} {'seconds':>7}  caught by")
-    for fault in faults:
-        if fault.tests not in without:
-            without[fault.tests] = plant(None, fault.tests)
+    faults, caught = patches(names), 0
+    for patch in faults:
         begin = time.monotonic()
-        if without[fault.tests][0] == "passed":
-            end, test = plant(fault, fault.tests)
+        end, test = plant(None, noticed_by(patch))
+        if end == "passed":
+            end, test = plant(patch, noticed_by(patch))
+            caught += end == "failed"
+            told = f"caught by {test}" if end == "failed" else f"NOT CAUGHT: {end} {test}"
         else:
-            end, test = "its tests fail without the fault", " ".join(without[fault.tests])
-        caught += end == "failed"
-        told = test if end == "failed" else f"NOT CAUGHT: {end} {test}"
-        _say(f"{fault.path.stem:40} {fault.package:28} {time.monotonic() - begin:7.1f}  {told}")
-    _say(f"{caught} of {len(faults)} faults are caught")
+            told = f"NOT CAUGHT: its tests fail without the fault: {end} {test}"
+        print(f"{patch.stem:50} {time.monotonic() - begin:7.1f} s  {told}", flush=True)  # noqa: T201
+    print(f"{caught} of {len(faults)} faults are caught")  # noqa: T201
     return int(caught < len(faults))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201  (the table that this command is for)
 
 
 if __name__ == "__main__":

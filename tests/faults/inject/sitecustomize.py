@@ -4,51 +4,40 @@ Faults of the rank itself or of its launcher happen here. For faults from outsid
 the job waits for the mark FOLDER/now.
 """
 
+import mmap
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from zlib import crc32
 
 from typing_extensions import override
 
 KIND, MOMENT, RANK, FOLDER = (os.environ.get("FAULT", "") + "   ").split(" ")[:4]  # noqa: TID251
-EPOCH = 4
-_FEW = 100  # numbers; a gradient has more
-_LEFT = 96 << 20  # bytes that the memory cgroup still allows when the fault begins
-_ADDRESSES = 24 << 30  # bytes of addresses
-_AT_THE_END = KIND == "disk_full_at_the_end"  # whatever the moment
-
-
 _OWN: list[str] = []
 
 
 def _rank() -> str:
-    if _OWN:
-        return _OWN[0]
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "_UNILAUNCH_RANK", "RANK")
-    return next((os.environ[name] for name in names if name in os.environ), "none")  # noqa: TID251  (launch itself)
-
-
-def _forks_the_ranks() -> bool:
-    """Return whether this is the process from which a direct start forks its ranks."""
-    return sys.orig_argv[2:4] == ["unilaunch", "guard"]
+    return (_OWN + [os.environ[name] for name in names if name in os.environ] + ["none"])[0]  # noqa: TID251
 
 
 def strike(moment: str) -> None:
     """Fail, if this is the moment and the rank."""
-    if moment != ("end" if _AT_THE_END else MOMENT) or _rank() != RANK or Path(FOLDER, "now").exists():
-        return
-    sys.stdout.write("the last line before the fault\n")
-    sys.stdout.flush()
-    _mark()
-    _FAULTS[KIND]()
+    ours = "end" if KIND == "disk_full_at_the_end" else MOMENT
+    if moment == ours and _rank() == RANK and not Path(FOLDER, "now").exists():
+        sys.stdout.write("the last line before the fault\n")
+        sys.stdout.flush()
+        _mark()
+        _fail()
 
 
 def _mark() -> None:
@@ -57,40 +46,30 @@ def _mark() -> None:
     aside.rename(Path(FOLDER, "now"))
 
 
-def _raise() -> None:
-    raise RuntimeError("broken on purpose")
-
-
-def _allocate() -> None:
-    group = _memory_group()
-    if not group.name.startswith("unilaunch-"):
-        raise SystemExit(f"{group} is not this rank's own: its limit would be that of all tests")
-    used = int((group / "memory.usage_in_bytes").read_text())
-    (group / "memory.limit_in_bytes").write_text(str(used + _LEFT))
-    kept = []
-    while True:
-        kept.append(b"x" * (16 << 20))
-
-
-def _use_up_addresses() -> None:
-    import mmap
-
-    kept = []
-    while True:
-        kept.append(mmap.mmap(-1, 1 << 30))  # never written to: it takes no memory
-
-
-def _loop() -> None:
-    while True:
-        pass
-
-
-def _fill_disk() -> None:
-    from contextlib import suppress
-
-    with suppress(OSError), Path("log_output", "filler").open("wb", buffering=0) as file:
+def _fail() -> None:
+    if KIND == "exception":
+        raise RuntimeError("broken on purpose")
+    if KIND in {"exit_3", "exit_0"}:
+        sys.exit(int(KIND[-1]))
+    if KIND == "_exit_3":
+        os._exit(3)
+    if KIND in {"SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP"}:
+        os.kill(os.getpid(), signal.Signals[KIND])
+    elif KIND == "loop":
         while True:
-            file.write(bytes(1 << 16))
+            pass
+    elif KIND == "agent_killed":
+        _kill_agent()
+    elif KIND == "daemon_killed":
+        _kill_daemon()
+    elif KIND in {"OOM_killer", "ulimit_-v"}:
+        _use_up_memory()
+    elif KIND.startswith("disk_full"):
+        with suppress(OSError), Path("log_output", "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+    else:  # from outside; after Ctrl-C or SIGUSR1 a training goes on, notes the signal and stops
+        time.sleep(0.5 if KIND in {"Ctrl-C", "SIGUSR1"} and not MOMENT.startswith("before") else 60)
 
 
 def _kill_agent() -> None:
@@ -111,127 +90,96 @@ def _kill_daemon() -> None:
     time.sleep(60)
 
 
-_FROM_OUTSIDE = ("mpirun killed", "launch killed", "link cut", "power off", "Ctrl-C twice", "grace cut short")
-_FAULTS = {
-    "exception": _raise,
-    "exit 3": lambda: sys.exit(3),
-    "exit 0": lambda: sys.exit(0),
-    "_exit 3": lambda: os._exit(3),
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "agent killed": _kill_agent,
-    "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "loop": _loop,
-    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "OOM killer": _allocate,
-    "ulimit -v": _use_up_addresses,
-    "daemon killed": _kill_daemon,
-    **dict.fromkeys(_FROM_OUTSIDE, lambda: time.sleep(60)),
-    # A rank that goes on: a training notes the signal and stops. Before that, the signal ends the sleep.
-    **dict.fromkeys(("Ctrl-C", "SIGUSR1"), lambda: time.sleep(60 if MOMENT.startswith("before") else 0.5)),
-    **dict.fromkeys(("disk full", "disk full at the end"), _fill_disk),
-}
-_FAULTS = {kind.replace(" ", "_"): fault for kind, fault in _FAULTS.items()}
+def _use_up_memory() -> None:
+    kept: list[object] = []
+    while KIND == "ulimit_-v":
+        kept.append(mmap.mmap(-1, 1 << 30))  # never written to: it takes no memory
+    group = _memory_group()
+    if not group.name.startswith("unilaunch-"):
+        raise SystemExit(f"{group} is not this rank's own: its limit would be that of all tests")
+    used = int((group / "memory.usage_in_bytes").read_text())
+    (group / "memory.limit_in_bytes").write_text(str(used + (96 << 20)))
+    while True:
+        kept.append(b"x" * (16 << 20))
 
 
-def _after_folder(module: Any) -> None:
-    kind = module.OutputFolder
-    record = kind.record
+def _memory_group() -> Path:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return Path("/sys/fs/cgroup/memory" + next(line.split(":")[2] for line in lines if ":memory:" in line))
 
-    def recorded(self: object, **event: object) -> None:
-        record(self, **event)
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+def _wrap(owner: Any, name: str, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing) -> None:
+    """Let a function do something more, with its own arguments."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        after(*args, **kwargs)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _in_folder(module: Any) -> None:
+    def recorded(_: object, **event: object) -> None:
         strike({"framework import": "before_import", "init": "before_init"}.get(str(event.get("phase")), ""))
 
-    kind.record = recorded
-    write_result = kind.write_result
-
-    def written(self: object, result: object) -> None:
-        strike("end")
-        write_result(self, result)
-
-    kind.write_result = written
+    _wrap(module.OutputFolder, "record", after=recorded)
+    _wrap(module.OutputFolder, "write_result", before=lambda *_, **__: strike("end"))
 
 
-def _after_collectives(module: Any) -> None:
-    kind = getattr(module, "MpiCollectives", None) or module.TcpCollectives
-    all_reduce = kind.all_reduce
-    calls = epochs = 0
+def _in_collectives(module: Any) -> None:
+    seen: Counter[str] = Counter()
 
-    def counted(self: object, buffer: Any) -> None:
-        nonlocal calls, epochs
-        calls += 1
-        epochs += buffer.size > _FEW  # a gradient; before the first epoch ranks count rows together
-        strike("first_collective" if calls == 1 else "epoch" if epochs == EPOCH else "")
-        all_reduce(self, buffer)
+    def counted(_: object, buffer: Any) -> None:
+        seen.update(calls=1, epochs=buffer.size > 100)  # a gradient; before the first epoch ranks count rows together
+        strike("first_collective" if seen["calls"] == 1 else "epoch" if seen["epochs"] == 4 else "")
 
-    kind.all_reduce = counted
+    _wrap(getattr(module, "MpiCollectives", None) or module.TcpCollectives, "all_reduce", before=counted)
 
 
-def _after_run(module: Any) -> None:
-    run = module.run
-
-    def noted(read_task: object, environ: object, status: object) -> object:
-        _OWN[:] = [_rank()]  # the rank forgets the variables that say who it is
-        return run(read_task, environ, status)
-
-    module.run = noted
+def _in_run(module: Any) -> None:
+    _wrap(
+        module, "run", before=lambda *_, **__: _OWN.append(_rank())
+    )  # the rank forgets the variables that say who it is
 
 
-def _in_checkpoint() -> None:
-    fsync = os.fsync
-
-    def synced(fd: Any) -> None:
-        if "epoch-" in str(Path(f"/proc/self/fd/{fd}").readlink()):
-            strike("checkpoint")
-        fsync(fd)
-
-    os.fsync = synced
+def _in_checkpoint(descriptor: Any) -> None:
+    if "epoch-" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+        strike("checkpoint")
 
 
-_AFTER: dict[str, Callable[[Any], None]] = {
-    "unilaunch.folder.folder": _after_folder, "unilaunch.rendezvous.mpi": _after_collectives,
-    "unilaunch.rendezvous.tcp": _after_collectives, "unilaunch.rank.run": _after_run,
+_AFTER = {
+    "unilaunch.folder.folder": _in_folder, "unilaunch.rendezvous.mpi": _in_collectives,
+    "unilaunch.rendezvous.tcp": _in_collectives, "unilaunch.rank.run": _in_run,
 }  # fmt: skip
 
 
 class _Finder(MetaPathFinder):
     @override
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
         if fullname not in _AFTER:
             return None
-        after = _AFTER.pop(fullname)
-        spec: Any = PathFinder.find_spec(fullname, path)
-        execute = spec.loader.exec_module
-
-        def executed(module: ModuleType) -> None:
-            execute(module)
-            after(module)
-
-        spec.loader.exec_module = executed
+        after, spec = _AFTER.pop(fullname), PathFinder.find_spec(fullname, path)
+        _wrap(spec and spec.loader, "exec_module", after=after)
         return spec
-
-
-def _memory_group() -> Path:
-    """Return the folder of this process's memory cgroup."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    group = next(line.split(":")[2] for line in lines if ":memory:" in line)
-    return Path(f"/sys/fs/cgroup/memory{group}")
-
-
-def _limit() -> None:
-    """Limit the rank and its agent before they part."""
-    if KIND == "ulimit_-v":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, resource.RLIM_INFINITY))
-    if KIND == "OOM_killer":
-        group = _memory_group() / f"unilaunch-{crc32(FOLDER.encode())}"
-        group.mkdir(exist_ok=True)  # an earlier run, in a folder of the same name, may have left it
-        (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 if KIND:  # in every process: the failing rank may be forked by another rank's agent
     sys.meta_path.insert(0, _Finder())
-    _in_checkpoint()
-    if _rank() == RANK or _forks_the_ranks():
-        _limit()
+    _wrap(os, "fsync", before=_in_checkpoint)
+    if _rank() == RANK or sys.orig_argv[2:4] == [
+        "unilaunch",
+        "guard",
+    ]:  # the process from which `launch` forks its ranks
+        if KIND == "ulimit_-v":
+            resource.setrlimit(resource.RLIMIT_AS, (24 << 30, resource.RLIM_INFINITY))
+        if KIND == "OOM_killer":
+            own_group = _memory_group() / f"unilaunch-{crc32(FOLDER.encode())}"
+            own_group.mkdir(exist_ok=True)  # an earlier run, in a folder of the same name, may have left it
+            (own_group / "cgroup.procs").write_text(str(os.getpid()))

@@ -1,33 +1,30 @@
-"""The backend: cpu only. The framework that it starts is the small automatic differentiation in `autograd.py`."""
+"""The backend: cpu only. The framework that it starts is the small automatic differentiation in `network.py`."""
 
-from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 from typing_extensions import override
 
-from unilaunch.interfaces.backend import Backend, Collectives, Peers, Placement, Rendezvous
-from unilaunch.interfaces.world import World
+from unilaunch.interfaces.backend import Backend, Collectives
 
 
 class NumpyBackend(Backend):
-    """numpy with a small automatic differentiation."""
+    """numpy with a small automatic differentiation: what each method does is said in `Backend`."""
 
     name = "numpy"
-    framework = "unilaunch_numpy.autograd"
+    framework = "unilaunch_numpy.network"
     devices = ("cpu",)
     launcher = "mpirun"
 
     @override
-    def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
+    def variables(self, *_: Any) -> dict[str, str]:
         return {}
 
     @override
-    def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+    def program_variables(self, *_: Any) -> dict[str, str]:
         return {}
 
     @override
-    def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
+    def hooks(self, *_: Any) -> dict[str, Any]:
         return {}
 
     @override
@@ -35,11 +32,11 @@ class NumpyBackend(Backend):
         """Do nothing: unilaunch seeds numpy's random numbers and sets its threads."""
 
     @override
-    def start(self, world: World, placement: Placement) -> None:
-        import unilaunch_numpy.autograd  # noqa: F401  (the framework import)
+    def start(self, *_: Any) -> None:
+        import unilaunch_numpy.network  # noqa: F401  (the framework import)
 
     @override
-    def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
+    def connect(self, *_: Any) -> Collectives:
         raise NotImplementedError("numpy has no communication of its own: on cpu the ranks use unilaunch's")
 
     @override
@@ -47,14 +44,14 @@ class NumpyBackend(Backend):
         """Do nothing: there is no communication to end."""
 
     @override
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> dict[str, str]:
         import numpy as np
         import scipy
 
         return {"numpy": np.__version__, "scipy": str(scipy.__version__)}
 
     @override
-    def network(self, model: str) -> Callable[[Any], Any] | None:
+    def network(self, model: str) -> Any:
         if model != "gcn":
             return None
         from unilaunch_numpy.network import NumpyTensors
