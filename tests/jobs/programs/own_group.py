@@ -14,7 +14,6 @@ import unilaunch_graph as ug
 
 
 def work(rank: int, port: str, late: bool) -> None:  # noqa: FBT001  (mp.spawn gives it by its place)
-    """Be one of the two."""
     part = ug.load("sbm") if late else None
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     part = part or ug.load("sbm")
@@ -28,6 +27,6 @@ if __name__ == "__main__":
     one = {"RANK": "0", "WORLD_SIZE": "1"}
     for port, variables, late in zip(sys.argv[1:], ({}, one, {}), (False, False, True), strict=True):
         for name in one:
-            os.environ.pop(name, None)  # noqa: TID251
-        os.environ.update(variables)  # noqa: TID251
+            os.environ.pop(name, None)
+        os.environ.update(variables)
         spawn(work, (port, late), nprocs=2)  # type: ignore[no-untyped-call]
