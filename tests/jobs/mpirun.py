@@ -24,6 +24,7 @@ PAUSE = "NUMPY_BACKEND_PAUSE"  # the seconds for which each of its epochs sleeps
 BACKEND = "UNILAUNCH_BACKEND"  # see the fixture `by_numpy`
 #: Root without the right to read what its mode forbids; others have no such right. The job is a real one.
 UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+Variables = dict[str, str] | None
 #: Runs several scripts in one start, as if each had been started by itself; see `one_start`.
 ONE_START = str(Path(__file__).parent / "programs" / "run_examples.py")
 
@@ -92,9 +93,14 @@ class Launcher:
         return ["--mpirun", str(self.path), "--allow-run-as-root", "--oversubscribe"]
 
     def run(
-        self, ranks: int, program: list[str], folder: Path, *, options: tuple[str, ...] = (),
-        variables: dict[str, str] | None = None,
-    ) -> Finished:  # fmt: skip
+        self,
+        ranks: int,
+        program: list[str],
+        folder: Path,
+        *,
+        options: tuple[str, ...] = (),
+        variables: Variables = None,
+    ) -> Finished:
         """Run *program* on *ranks* ranks in *folder*."""
         line = [str(self.path), "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *options]
         return finish([*line, sys.executable, *program], folder, variables)
@@ -103,19 +109,17 @@ class Launcher:
         """Run `python -m unilaunch` with *arguments*."""
         return self.run(ranks, ["-m", "unilaunch", *arguments], folder, **more)
 
-    def launch(
-        self, ranks: int, arguments: list[str], folder: Path, variables: dict[str, str] | None = None
-    ) -> Finished:  # fmt: skip
+    def launch(self, ranks: int, arguments: list[str], folder: Path, variables: Variables = None) -> Finished:
         """Run `unilaunch launch` with *arguments*, which starts the ranks by this mpirun."""
         return unilaunch(["launch", "-n", str(ranks), *self.options, *arguments], folder, variables)
 
 
-def unilaunch(words: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
+def unilaunch(words: list[str], folder: Path, variables: Variables = None) -> Finished:
     """Run `python -m unilaunch` with *words* under no launcher."""
     return alone(["-m", "unilaunch", *words], folder, variables)
 
 
-def alone(program: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
+def alone(program: list[str], folder: Path, variables: Variables = None) -> Finished:
     """Run *program* under no launcher."""
     return finish([sys.executable, *program], folder, variables)
 
@@ -126,7 +130,7 @@ def one_start(lines: list[list[str]], folder: Path) -> list[str]:
     return [ONE_START, "lines.json"]
 
 
-def finish(line: list[str], folder: Path, variables: dict[str, str] | None) -> Finished:
+def finish(line: list[str], folder: Path, variables: Variables) -> Finished:
     """Run a command line to its end; if it counts as hung, kill it and fail with what ran."""
     begin = time.monotonic()
     environ = {

@@ -119,10 +119,7 @@ def test_another_trainings_best_model_stays(arguments: list[str], words: str, tr
 
 
 def test_patience_counts_as_in_a_single_run(tmp_path: Path) -> None:
-    """Though the run before ended between two evaluations, with one of its own, or evaluated at another interval.
-
-    In float32 too its losses are the same bits, and what the run before has evaluated is in the result.
-    """
+    """Though the run before ended between two evaluations, or evaluated at another interval; with the same bits."""
     arguments = ["run", "--data-dir", "data", "--lr", "0.5", "--patience", "2", "--eval-every", "4", "--epochs"]
     single = unilaunch([*arguments, "200"], tmp_path).check().result
     whole = single["epochs"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jobs.mpirun import SHARED, Finished, Launcher, alone, unilaunch, wait_until
+from jobs.mpirun import SHARED, Finished, Launcher, unilaunch, wait_until
 from jobs.ports import free_ports
 from unilaunch import __version__
 
@@ -75,16 +75,6 @@ def test_logs_follow_a_live_job_to_its_end(openmpi5: Launcher, end: str, tmp_pat
     assert [text in said for text in ("hello", "I am 0", "I am 1", "later 0", "later 1")] == [True] * 5
 
 
-def test_what_a_terminal_would_obey_is_not_passed_on(tmp_path: Path) -> None:
-    """Colours, titles and cursor moves of a rank stay out of pipes, files and JSON; on a terminal colours are left."""
-    (tmp_path / "script.py").write_text("print('\\x1b[1A\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07end')\n")
-    unilaunch(["run", "script.py"], tmp_path).check()
-    assert [line.split(maxsplit=2)[2] for line in _logs(tmp_path, "--grep", "red end")] == ["red end"]
-    assert [json.loads(line)["text"] for line in _logs(tmp_path, "--json", "--grep", "red")] == ["red end"]
-    shown = alone(["-c", f"import pty; pty.spawn({[*UNILAUNCH, 'logs']!r})"], tmp_path, {"TERM": "xterm"}).stdout
-    assert [text in shown for text in ("\x1b[31mred\x1b[0m end", "\x1b[1A", "title")] == [True, False, False]
-
-
 PROGRAM = str(Path(__file__).with_name("programs") / "straggling.py")
 #: A line of Prometheus' text format; and one that names the late rank.
 LINE = re.compile(r'# (HELP|TYPE) unilaunch_\w+ .+|unilaunch_\w+(\{(\w+="[^"]*",?)*\})? -?[\d.e+-]+')
@@ -123,8 +113,7 @@ def test_a_late_rank_is_named_and_seen(openmpi5: Launcher, start: str, framework
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "UNILAUNCH_"))}  # noqa: TID251
     job = subprocess.Popen(line, cwd=tmp_path, env=environ | SHARED | root, stdin=subprocess.DEVNULL)
     try:
-        # For two windows after one in which a process was held up, it looks otherwise: so each is waited for. First the
-        # metrics: asking them starts no process.
+        # Each is waited for: a process may have been held up. First the metrics, since asking them starts no process.
         metrics = _await(lambda: _late_metrics(port))
         told = _await(lambda: _late_status(tmp_path))
         assert [(rank["state"], rank["phase"]) for rank in told["ranks"]] == [("running", "program")] * 2

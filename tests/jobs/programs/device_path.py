@@ -31,9 +31,8 @@ def load_device_network(framework: Framework, placement: Placement, config: Any,
     return device_network(config, part, TorchDeviceTensors(placement.device), framework.collectives, meter)
 
 
-environ = dict(os.environ)
-found = launchers.detect(environ)
-os.environ.update(mpi.variables(found, environ))
+found = launchers.detect(dict(os.environ))
+os.environ.update(mpi.variables(found, dict(os.environ)))
 peers = mpi.join(found)
 world = count_world(found, ["here"] * found.size, "here")
 placement = Placement("cpu", 0, 1)

@@ -67,10 +67,9 @@ def main(mpirun: str) -> dict[str, Any]:
     result = unilaunch.launch(
         train, x=x, lr=0.5, large=np.ones((500, 500)), env={"WHERE": "here"}, cwd="/", output_dir="train", **job
     )
-    values = [one.value for one in result.ranks]
-    seen["train"] = [
-        [value["x"].tolist(), value["x"].dtype.name, value["large"].tolist(), value["place"]] for value in values
-    ]
+    seen["train"] = []
+    for value in (one.value for one in result.ranks):
+        seen["train"].append([value["x"].tolist(), value["x"].dtype.name, value["large"].tolist(), value["place"]])
     first, second = (unilaunch.start(sleep, seconds=600, output_dir=name, **job) for name in ("first", "second"))
     seen["lines"] = await_line(first, "asleep")
     until = time.monotonic() + 30

@@ -1,8 +1,7 @@
 """Train networks of MindSpore on this rank's part of a graph: own_mindspore.py DATASET FOLDER OUTPUT.npz EPOCHS KIND...
 
-The folder is the data folder, and has initial.npz with the initial weights ("gat.first.lin.weight"). The kind "lonely"
-is "plain" on other parts, the last of which has no edge; the data set must be a file for it. Rank 0 writes what came
-out.
+The data folder FOLDER has initial.npz with the initial weights ("gat.first.lin.weight"). The kind "lonely" is "plain"
+on other parts, the last of which has no edge; the data set must be a file for it. Rank 0 writes what came out.
 """
 
 import sys

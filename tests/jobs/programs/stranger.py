@@ -17,12 +17,10 @@ from hashlib import sha256
 from pathlib import Path
 
 SILENT = 25  # connections to each socket that say nothing
-#: Nesting that no parser can hold, and a size of 3 GB.
-RUDE = (b"[" * 100_000 + b"\n", struct.pack("!Q", 3 << 30) + b"x" * 1000)
+RUDE = (b"[" * 100_000 + b"\n", struct.pack("!Q", 3 << 30) + b"x" * 1000)  # more nesting, and bytes, than one can hold
 
 
 def listening() -> set[tuple[str, int]]:
-    """Return where other users of this machine listen."""
     found = set()
     for file, host in (("tcp", "127.0.0.1"), ("tcp6", "::1")):
         for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]:
