@@ -19,13 +19,11 @@ RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    """Each Open MPI version that unilaunch is for."""
     return find_launcher(request.param)
 
 
 @pytest.fixture(scope="session")
 def openmpi5() -> Launcher:
-    """The Open MPI of the wheel, for what does not depend on the version."""
     return find_launcher("5.0")
 
 

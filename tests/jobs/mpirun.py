@@ -133,11 +133,8 @@ def one_start(lines: list[list[str]], folder: Path) -> list[str]:
 def finish(line: list[str], folder: Path, variables: Variables) -> Finished:
     """Run a command line to its end; if it counts as hung, kill it and fail with what ran."""
     begin = time.monotonic()
-    environ = {
-        name: value
-        for name, value in os.environ.items()  # noqa: TID251
-        if name == BACKEND or not name.startswith(("UNILAUNCH_", "OMPI_"))
-    }
+    ours = ("UNILAUNCH_", "OMPI_")
+    environ = {name: value for name, value in os.environ.items() if name == BACKEND or not name.startswith(ours)}  # noqa: TID251
     with subprocess.Popen(
         line, cwd=folder, env=environ | SHARED | (variables or {}), text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

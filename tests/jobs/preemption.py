@@ -36,7 +36,6 @@ class BatchJob:
         return list(self.result["loss"])
 
     def state(self) -> dict[str, str]:
-        """Return what Slurm says of it, by field."""
         said = ask(["scontrol", "show", "job", self.number], self.folder, self.slurm)
         return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
@@ -44,7 +43,6 @@ class BatchJob:
         self._await(lambda state: (state["JobState"], int(state["Restarts"])) == ("RUNNING", restarts))
 
     def await_end(self, seconds: float) -> dict[str, str]:
-        """Wait until it has ended, and return what Slurm says then."""
         ends = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
         return self._await(lambda state: state["JobState"] in ends, seconds)
 

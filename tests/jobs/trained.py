@@ -24,7 +24,6 @@ class Trained:
 def train_cases(
     launcher: Launcher, backend: str, ranks: int, cases: Mapping[str, Sequence[str]], folder: Path
 ) -> dict[str, Trained]:
-    """Train the cases, each with its own options, on *ranks* ranks; paths are relative to *folder*."""
     (folder / "cases.json").write_text(json.dumps(cases))
     line = [PROGRAM, "cases.json", "run", "--backend", backend, "--data-dir", "data"]
     launcher.run(ranks, line, folder).check()

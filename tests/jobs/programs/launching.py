@@ -35,10 +35,8 @@ def sleep(seconds: float) -> None:
 
 
 def save() -> None:
-    """Save for a second when the job is stopped."""
-
     def stop(*_: object) -> None:
-        time.sleep(1)
+        time.sleep(1)  # when the job is stopped
         Path(f"saved.{os.environ['RANK']}").touch()
         sys.exit(0)
 

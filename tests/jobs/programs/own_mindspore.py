@@ -89,7 +89,6 @@ class Net(nn.Cell):  # type: ignore[misc]
 
 
 def train(kind: str, part: M.GraphPart) -> dict[str, Any]:
-    """Train as on one process; return the losses, the final state and the scores of all nodes."""
     net = Net(kind, part)
     for name, parameter in net.parameters_and_names():
         parameter.set_data(Tensor(initial[f"{kind}.{name}"]))

@@ -62,7 +62,6 @@ class Net(torch.nn.Module):
 
 
 def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
-    """Train as on one process; return the losses, the final state and the scores of all nodes."""
     kind, _, way = case.partition("+")
     torch.manual_seed(part.rank)  # the ranks' own initial weights differ: distribute takes rank 0's
     model = ug.torch.distribute(Net(kind, part.num_features, part.num_classes), part)

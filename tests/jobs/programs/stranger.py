@@ -31,17 +31,15 @@ def listening() -> set[tuple[str, int]]:
 
 
 def pretend_rank_0(connection: socket.socket, token: bytes) -> bool:
-    """Answer a caller; return whether it says more than its greeting."""
     with connection, suppress(OSError):
         connection.settimeout(1)
         connection.recv(100)
         connection.sendall(token + token)
-        return bool(connection.recv(100))
+        return bool(connection.recv(100))  # more than the greeting
     return False
 
 
 def pretend_rank_1(place: tuple[str, int], token: bytes) -> bool:
-    """Greet as rank 1; return whether that is answered as a rank's greeting is."""
     with suppress(OSError), socket.create_connection(place, 0.5) as connection:
         connection.settimeout(1)
         connection.sendall(struct.pack("!8sI32s", b"unilnch1", 1, token))
