@@ -64,7 +64,6 @@ def one_process(folder: Path) -> Finished:
 def _on_two_ranks(
     scripts: dict[str, tuple[list[str], str]], folder: Path, launcher: Launcher, *more: list[str]
 ) -> Finished:
-    """Run all scripts, then *more*, in one start; rank 0 says of each what came out."""
     program = one_start([*([str(EXAMPLES / name), *words] for name, (words, _) in scripts.items()), *more], folder)
     job = launcher.unilaunch(2, ["run", program[0], "--", *program[1:]], folder, variables=VARIABLES).check()
     for name, (_, pattern) in scripts.items():

@@ -168,7 +168,6 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 @cache
 def _plain(how: str) -> dict[str, int]:
-    """Return the size of each file after plain Python."""
     with TemporaryDirectory() as folder:
         alone([WRITING, {"ordered": "handled"}.get(how, how), folder], Path(folder))
         return _sizes(Path(folder))

@@ -161,9 +161,11 @@ def test_jobs_in_jobs(openmpi5: Launcher, tmp_path: Path) -> None:
     assert sorted(job.stdout.splitlines()) == ["I am 0 of 2", "I am 1 of 2"]
 
 
-#: The last line comes late, and the reader begins late: a pipe to it has room for a part of a piece only.
+#: The last line comes late, and the reader is slow at first: a pipe to it has room for a part of a piece only.
 WHOLE = (
-    "import hashlib, os, sys, time\ntime.sleep(1)\nread = sys.stdin.buffer.read()\n"
+    "import hashlib, os, time\nread = b''\n"
+    "while piece := os.read(0, 10_000 if len(read) < 500_000 else 1 << 20):\n"
+    "    read += piece\n    time.sleep(0.01 * (len(read) < 500_000))\n"
     "print(os.environ['RANK'], len(read), hashlib.sha256(read).hexdigest())\n"
 )
 ONE_LINE = "import os, sys\nif os.environ['RANK'] == '0':\n    print(sys.stdin.readline().strip())\n"
@@ -177,7 +179,7 @@ def test_input_arrives_whole_and_ends(start: str, tmp_path: Path) -> None:
     line = shlex.join([*LAUNCH, "-n", "2", "--console", "all", *options, "read.py"])
     whole, empty = (hashlib.sha256(text.encode()).hexdigest() for text in (LINES, ""))
     for source, script, said in (
-        ("(seq 1000000; sleep 2; echo END)", WHOLE, [f"0 {len(LINES)} {whole}", f"1 0 {empty}"]),
+        ("(seq 1000000; sleep 1; echo END)", WHOLE, [f"0 {len(LINES)} {whole}", f"1 0 {empty}"]),
         ("yes", ONE_LINE, ["y"]),
     ):
         (tmp_path / "read.py").write_text(script)
