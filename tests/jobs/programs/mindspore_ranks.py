@@ -54,9 +54,9 @@ def two_means(part: M.GraphPart) -> dict[str, Any]:
 def normalised(part: M.GraphPart) -> dict[str, Any]:
     """Edges, some nodes, and float16 rows whose squares overflow, each with statistics of all ranks."""
     some, halves = part.x[Tensor(part.owned % 3 > 0)], (part.x * 300).astype(ms.float16)
-    found = {}
-    for name, rows in (("edges", part.edge_attr), ("nodes", some), ("halves", halves)):
-        norm = M.BatchNorm(rows.shape[1], part).set_train()
+    found: dict[str, Any] = {}
+    for name, width, rows in (("edges", 3, part.edge_attr), ("nodes", 8, some), ("halves", 8, halves)):
+        norm = M.BatchNorm(width, part).set_train()
         norm(rows)
         found |= {f"{name}.mean": norm.running_mean.asnumpy(), f"{name}.var": norm.running_var.asnumpy()}
     return found

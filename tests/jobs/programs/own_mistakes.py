@@ -50,14 +50,14 @@ def train(mistake: str) -> None:
             torch.nn.init.normal_(weight)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * (1 + part.rank * (mistake == "another rate")))
     first = copy.deepcopy(model.state_dict())
-    x, mask = FEATURES.get(mistake, lambda x: x)(part.x), part.train_mask
+    x, mask = FEATURES[mistake](part.x) if mistake in FEATURES else part.x, part.train_mask
     y, count = part.y[mask], int(mask.sum()) if mistake == "own count" else part.num_train
     for _ in range(4):
         optimizer.zero_grad()
-        own = torch.bincount(y, minlength=part.num_classes)
-        sum_of = LOSSES.get(mistake, lambda out, y, *_: F.cross_entropy(out, y, reduction="sum"))
-        loss = ug.torch.mean(sum_of(model(x, part.edge_index)[mask], y, own, ug.torch.sum_ranks(own)), count)
-        torch.autograd.backward(loss)
+        out, own = model(x, part.edge_index)[mask], torch.bincount(y, minlength=part.num_classes)
+        of_all = ug.torch.sum_ranks(own)
+        loss = LOSSES[mistake](out, y, own, of_all) if mistake in LOSSES else F.cross_entropy(out, y, reduction="sum")
+        torch.autograd.backward(ug.torch.mean(loss, count))
         if mistake != "no sum_gradients":
             ug.torch.sum_gradients(model)
         if mistake != "steps on rank 0" or part.rank == 0:
