@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -10,26 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from jobs.mpirun import wait_until
 from jobs.ports import free_ports
-
-#: The exit code of a program whose shared libraries are not there.
-CANNOT_LOAD = 127
 
 
 @contextmanager
 def collecting(log: Path) -> Iterator[str]:
     """Run Rotel, a collector that writes what it receives, while the block runs."""
     grpc, http = (f"127.0.0.1:{port}" for port in free_ports(2))
-    program = Path(*import_module("rotel").__path__, "rotel-agent")
-    options = ["--exporter", "blackhole", "--debug-log", "metrics", "--debug-log-verbosity", "detailed"]
-    line = [str(program), "start", "--otlp-grpc-endpoint", grpc, "--otlp-http-endpoint", http, *options]
+    options = ["--otlp-grpc-endpoint", grpc, "--otlp-http-endpoint", http, "--exporter", "blackhole"]
+    line = [str(Path(*import_module("rotel").__path__, "rotel-agent")), "start", *options]
+    line += ["--debug-log", "metrics", "--debug-log-verbosity", "detailed"]
     with log.open("wb") as said, subprocess.Popen(line, stdout=said, stderr=said) as collector:
-        until = time.monotonic() + 60
-        while "Starting Rotel" not in log.read_text():
-            if collector.poll() == CANNOT_LOAD:
-                pytest.skip(f"this machine lacks what Rotel's collector is linked with: {log.read_text().strip()}")
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: "Starting Rotel" in log.read_text() or collector.poll() is not None, 60)
+        if collector.poll() == 127:  # its shared libraries are not there
+            pytest.skip(f"this machine lacks what Rotel's collector is linked with: {log.read_text().strip()}")
         yield f"http://{http}"
         collector.terminate()  # it writes what it holds
 

@@ -19,31 +19,24 @@ RUN = ["run", "--epochs", "10", "--data-dir", "data"]
 
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    """Each Open MPI version that unilaunch is for."""
     return find_launcher(request.param)
 
 
 @pytest.fixture(scope="session")
 def openmpi5() -> Launcher:
-    """The Open MPI of the wheel, for what does not depend on the version."""
     return find_launcher("5.0")
 
 
 def find_launcher(version: str) -> Launcher:
-    """Return the Open MPI of that version."""
-    for path in LAUNCHERS[version]:
-        if path.exists() and f"(Open MPI) {version}" in _version(path):
+    for path in filter(Path.exists, LAUNCHERS[version]):
+        shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        if f"(Open MPI) {version}" in shown:
             return Launcher(path, version)
     pytest.skip(f"no Open MPI {version} at {', '.join(map(str, LAUNCHERS[version]))}")
 
 
-def _version(path: Path) -> str:
-    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-
-
 @pytest.fixture(params=["torch", "mindspore"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Each framework."""
     return str(request.param)
 
 
@@ -60,16 +53,14 @@ def cora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = Path(__file__).parents[2].parent / "shared" / "datasets" / "planetoid"
     if not raw.is_dir():
         pytest.skip(f"no Cora files at {raw}")
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "planetoid").mkdir()
+    (folder := tmp_path_factory.mktemp("data") / "planetoid").mkdir()
     for file in raw.glob("ind.cora.*"):
-        (folder / "planetoid" / file.name).symlink_to(file)
-    return folder
+        (folder / file.name).symlink_to(file)
+    return folder.parent
 
 
 @pytest.fixture(scope="session")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of RUN in one process."""
     job = unilaunch([*RUN, "--backend", "numpy"], tmp_path_factory.mktemp("alone"), NUMPY)
-    losses: list[float] = job.check().result["loss"]
-    return losses
+    return list(job.check().result["loss"])

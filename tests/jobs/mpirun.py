@@ -20,19 +20,18 @@ SHARED = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 #: The folder of the backend "numpy", which is not installed; and the variable that makes it known to a job.
 NUMPY_BACKEND = Path(__file__).parents[1] / "numpy_backend"
 NUMPY = {"PYTHONPATH": str(NUMPY_BACKEND)}
-#: The variable with the seconds for which each of its epochs sleeps.
-PAUSE = "NUMPY_BACKEND_PAUSE"
-#: See the fixture `by_numpy`.
-BACKEND = "UNILAUNCH_BACKEND"
+PAUSE = "NUMPY_BACKEND_PAUSE"  # the seconds for which each of its epochs sleeps
+BACKEND = "UNILAUNCH_BACKEND"  # see the fixture `by_numpy`
 #: Root without the right to read what its mode forbids; others have no such right. The job is a real one.
 UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+Variables = dict[str, str] | None
 #: Runs several scripts in one start, as if each had been started by itself; see `one_start`.
 ONE_START = str(Path(__file__).parent / "programs" / "run_examples.py")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A job that has ended."""
+    """A job that has ended; its *console* is everything that a person saw."""
 
     returncode: int
     stdout: str
@@ -42,34 +41,27 @@ class Finished:
 
     @property
     def console(self) -> str:
-        """Everything that a person saw."""
         return self.stdout + self.stderr
 
     @property
     def output(self) -> Path:
-        """The output folder."""
         return self.folder / "log_output"
 
     @property
     def result(self) -> dict[str, Any]:
-        """The job's result."""
-        result: dict[str, Any] = json.loads((self.output / "result.json").read_text())
-        return result
+        return dict(json.loads((self.output / "result.json").read_text()))
 
     @property
     def report(self) -> dict[str, Any]:
         """What `launch`, or the agent of rank 0, tells of the job's failure."""
-        report: dict[str, Any] = json.loads((self.output / "report.json").read_text())
-        return report
+        return dict(json.loads((self.output / "report.json").read_text()))
 
     def said(self, rank: int, stream: str = "stdout") -> str:
         """Return what a rank has written, as its log has it."""
         return (self.output / f"rank.{rank}" / stream).read_text()
 
     def failure(self, rank: int) -> dict[str, Any]:
-        """Return what is recorded of a rank's failure."""
-        failure: dict[str, Any] = json.loads((self.output / f"rank.{rank}" / "failure.json").read_text())
-        return failure
+        return dict(json.loads((self.output / f"rank.{rank}" / "failure.json").read_text()))
 
     def check(self) -> "Finished":
         """Return this job if it ended well."""
@@ -90,12 +82,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Launcher:
-    """One mpirun.
-
-    Attributes:
-        path: Where it is.
-        version: "4.1" or "5.0".
-    """
+    """One mpirun, of the version "4.1" or "5.0"."""
 
     path: Path
     version: str
@@ -106,9 +93,14 @@ class Launcher:
         return ["--mpirun", str(self.path), "--allow-run-as-root", "--oversubscribe"]
 
     def run(
-        self, ranks: int, program: list[str], folder: Path, *, options: tuple[str, ...] = (),
-        variables: dict[str, str] | None = None,
-    ) -> Finished:  # fmt: skip
+        self,
+        ranks: int,
+        program: list[str],
+        folder: Path,
+        *,
+        options: tuple[str, ...] = (),
+        variables: Variables = None,
+    ) -> Finished:
         """Run *program* on *ranks* ranks in *folder*."""
         line = [str(self.path), "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *options]
         return finish([*line, sys.executable, *program], folder, variables)
@@ -117,19 +109,17 @@ class Launcher:
         """Run `python -m unilaunch` with *arguments*."""
         return self.run(ranks, ["-m", "unilaunch", *arguments], folder, **more)
 
-    def launch(
-        self, ranks: int, arguments: list[str], folder: Path, variables: dict[str, str] | None = None
-    ) -> Finished:  # fmt: skip
+    def launch(self, ranks: int, arguments: list[str], folder: Path, variables: Variables = None) -> Finished:
         """Run `unilaunch launch` with *arguments*, which starts the ranks by this mpirun."""
         return unilaunch(["launch", "-n", str(ranks), *self.options, *arguments], folder, variables)
 
 
-def unilaunch(words: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
+def unilaunch(words: list[str], folder: Path, variables: Variables = None) -> Finished:
     """Run `python -m unilaunch` with *words* under no launcher."""
     return alone(["-m", "unilaunch", *words], folder, variables)
 
 
-def alone(program: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
+def alone(program: list[str], folder: Path, variables: Variables = None) -> Finished:
     """Run *program* under no launcher."""
     return finish([sys.executable, *program], folder, variables)
 
@@ -140,14 +130,11 @@ def one_start(lines: list[list[str]], folder: Path) -> list[str]:
     return [ONE_START, "lines.json"]
 
 
-def finish(line: list[str], folder: Path, variables: dict[str, str] | None) -> Finished:
+def finish(line: list[str], folder: Path, variables: Variables) -> Finished:
     """Run a command line to its end; if it counts as hung, kill it and fail with what ran."""
     begin = time.monotonic()
-    environ = {
-        name: value
-        for name, value in os.environ.items()  # noqa: TID251
-        if name == BACKEND or not name.startswith(("UNILAUNCH_", "OMPI_"))
-    }
+    ours = ("UNILAUNCH_", "OMPI_")
+    environ = {name: value for name, value in os.environ.items() if name == BACKEND or not name.startswith(ours)}  # noqa: TID251
     with subprocess.Popen(
         line, cwd=folder, env=environ | SHARED | (variables or {}), text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

@@ -1,14 +1,13 @@
 """A batch job under a real Slurm, which is preempted and goes on by itself."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.mpirun import alone, finish
+from jobs.mpirun import alone, finish, wait_until
 
 #: How a job loses its nodes: to a job of a higher partition, to the administrator, or, soon, to the end of its time.
 KINDS = ("urgent", "requeue", "notice")
@@ -16,64 +15,42 @@ KINDS = ("urgent", "requeue", "notice")
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A training that was submitted.
-
-    Attributes:
-        number: Slurm's number of it.
-        folder: Where it was submitted.
-        slurm: The variables with which Slurm's programs find it.
-    """
-
     number: str
-    folder: Path
-    slurm: Mapping[str, str]
+    folder: Path  # where it was submitted
+    slurm: Mapping[str, str]  # the variables with which Slurm's programs find it
 
     @property
     def output(self) -> Path:
-        """Its output folder."""
         return self.folder / "log_output" / self.number
 
     @property
     def console(self) -> str:
-        """What its starts have said."""
         return "".join(path.read_text() for path in self.folder.glob(f"*-{self.number}.out"))
 
     @property
     def result(self) -> dict[str, Any]:
-        """Its result."""
-        result: dict[str, Any] = json.loads((self.output / "result.json").read_text())
-        return result
+        return dict(json.loads((self.output / "result.json").read_text()))
 
     @property
     def losses(self) -> list[float]:
-        """The curve in its result."""
-        losses: list[float] = self.result["loss"]
-        return losses
+        return list(self.result["loss"])
 
     def state(self) -> dict[str, str]:
-        """Return what Slurm says of it, by field."""
         said = ask(["scontrol", "show", "job", self.number], self.folder, self.slurm)
         return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
     def await_start(self, restarts: int) -> None:
-        """Wait until it runs for the time after so many restarts."""
         self._await(lambda state: (state["JobState"], int(state["Restarts"])) == ("RUNNING", restarts))
 
     def await_end(self, seconds: float) -> dict[str, str]:
-        """Wait until it has ended, and return what Slurm says then."""
         ends = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
         return self._await(lambda state: state["JobState"] in ends, seconds)
 
     def await_epochs(self, more: int) -> None:
-        """Wait until it has trained so many epochs more."""
         enough = self.epochs_trained() + more
-        deadline = time.monotonic() + 120
-        while self.epochs_trained() < enough:
-            assert time.monotonic() < deadline, self.console[-3000:]
-            time.sleep(0.1)
+        wait_until(lambda: self.epochs_trained() >= enough, 120)
 
     def preempt(self, kind: str) -> None:
-        """Take its nodes away, in one of the `KINDS` of ways."""
         line = {
             "urgent": ["sbatch", "-p", "urgent", "-N", "2", "--exclusive", "-o", "/dev/null", "--wrap", "true"],
             "requeue": ["scontrol", "requeue", self.number],
@@ -89,11 +66,7 @@ class BatchJob:
                 return sum(path.read_text().count("\n") for path in files)
 
     def _await(self, condition: Any, seconds: float = 120) -> dict[str, str]:
-        deadline = time.monotonic() + seconds
-        while not condition(state := self.state()):
-            assert time.monotonic() < deadline, f"{state}\n{self.console[-3000:]}"
-            time.sleep(0.2)
-        return state
+        return dict(wait_until(lambda: condition(state := self.state()) and state, seconds, 0.2))
 
 
 def submit(options: list[str], folder: Path, slurm: Mapping[str, str], sbatch: Sequence[str] = ()) -> BatchJob:
@@ -105,5 +78,4 @@ def submit(options: list[str], folder: Path, slurm: Mapping[str, str], sbatch: S
 
 
 def ask(line: list[str], folder: Path, slurm: Mapping[str, str]) -> str:
-    """Run a program of Slurm's, and return what it says."""
     return finish(line, folder, dict(slurm)).check().stdout

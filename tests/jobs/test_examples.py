@@ -9,6 +9,8 @@ import pytest
 
 from jobs.mpirun import Finished, Launcher, alone, one_start
 
+pytestmark = pytest.mark.xdist_group("examples")  # what one process has left is for two tests
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: The arguments of each script, and a pattern of what it prints.
 TORCH = {
@@ -31,19 +33,16 @@ VARIABLES = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }  # fmt: skip
 RESUME = str(EXAMPLES / "resume_in_mindspore.py")
-OTHERS = {"resume_in_mindspore.py", "notebook.ipynb", "run.toml"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, cora: Path) -> Path:
     """A working folder with Cora's raw files where PyG looks for them, and a small graph."""
     folder = tmp_path_factory.mktemp("examples")
-    raw = folder / "data" / "Cora" / "raw"
-    raw.mkdir(parents=True)
+    (raw := folder / "data" / "Cora" / "raw").mkdir(parents=True)
     for file in (cora / "planetoid").iterdir():
         (raw / file.name).symlink_to(file.resolve())
-    draw = np.random.default_rng(0)
-    y = np.arange(120) % 3
+    draw, y = np.random.default_rng(0), np.arange(120) % 3
     edges = draw.integers(0, 120, (2, 500))
     x = np.eye(3, dtype=np.float32)[y] + draw.normal(size=(120, 3)).astype(np.float32)
     use = np.arange(120) % 4
@@ -52,14 +51,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cora: Path) -> Path:
     return folder
 
 
-def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {*TORCH, *MINDSPORE, *OTHERS}
+@pytest.fixture(scope="module")
+def one_process(folder: Path) -> Finished:
+    """The cells of the notebook, one after the other; then the script to resume, for 40 epochs and for 20."""
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    (folder / "cells.py").write_text(f"{code}\nassert losses[-1] < 0.8 * losses[0], losses\n")
+    resumed = [[RESUME, "torch", "small.npz", epochs] for epochs in ("40", "20")]
+    return alone(one_start([["cells.py"], *resumed], folder), folder, VARIABLES).check()
 
 
 def _on_two_ranks(
     scripts: dict[str, tuple[list[str], str]], folder: Path, launcher: Launcher, *more: list[str]
 ) -> Finished:
-    """Run all scripts, then *more*, in one start; rank 0 says of each what came out."""
     program = one_start([*([str(EXAMPLES / name), *words] for name, (words, _) in scripts.items()), *more], folder)
     job = launcher.unilaunch(2, ["run", program[0], "--", *program[1:]], folder, variables=VARIABLES).check()
     for name, (_, pattern) in scripts.items():
@@ -67,36 +71,17 @@ def _on_two_ranks(
     return job
 
 
+@pytest.mark.usefixtures("one_process")
 def test_scripts_of_torch(folder: Path, openmpi5: Launcher) -> None:
-    """Each trains on two ranks."""
     _on_two_ranks(TORCH, folder, openmpi5)
+    others = {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {*TORCH, *MINDSPORE}
+    assert others == {"resume_in_mindspore.py", "notebook.ipynb", "run.toml"}
 
 
-in_one_worker = pytest.mark.xdist_group("examples")  # what one process has left is for two tests
-
-
-@pytest.fixture(scope="module")
-def one_process(folder: Path) -> Finished:
-    """The cells of the notebook, one after the other; then the script to resume, for 40 epochs and for 20."""
-    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    holds = "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
-    (folder / "cells.py").write_text(code + holds)
-    resumed = [[RESUME, "torch", "small.npz", epochs] for epochs in ("40", "20")]
-    return alone(one_start([["cells.py"], *resumed], folder), folder, VARIABLES)
-
-
-@in_one_worker
-def test_the_cells_of_the_notebook(one_process: Finished) -> None:
-    """They run one after the other in one process."""
-    one_process.check()
-
-
-@in_one_worker
 @pytest.mark.mindspore
 def test_scripts_of_mindspore(folder: Path, openmpi5: Launcher, one_process: Finished) -> None:
     """Each trains on two ranks; what PyTorch has begun on one part ends where PyTorch ends."""
-    begun = re.findall("^PyTorch, 1 parts: loss (.*)", one_process.check().stdout, re.MULTILINE)
+    begun = re.findall("^PyTorch, 1 parts: loss (.*)", one_process.stdout, re.MULTILINE)
     job = _on_two_ranks(MINDSPORE, folder, openmpi5, [RESUME, "mindspore", "small.npz", "20"])
     (last,) = re.findall("^MindSpore, 2 parts: loss (.*)", job.stdout, re.MULTILINE)
     assert float(last) == pytest.approx(float(begun[0]), abs=1e-5)

@@ -1,7 +1,5 @@
 """A script for Hugging Face's `accelerate launch`: a data set that is divided, a step, and a gathered loss."""
 
-# ruff: noqa: T201  (as users write)
-
 import torch
 from accelerate import Accelerator
 

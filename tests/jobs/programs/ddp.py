@@ -11,17 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Batch:
-    """A class of the script, for pickling."""
-
     def __init__(self, rank: int) -> None:
         self.rows = torch.ones(8, 4) * (rank + 1)
 
 
-def main() -> None:
-    """Train three steps."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--lr", type=float, required=True)
-    parser.add_argument("--local-rank", type=int, default=int(os.environ["LOCAL_RANK"]))  # noqa: TID251
+    parser.add_argument("--local-rank", type=int, default=int(os.environ["LOCAL_RANK"]))
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -33,13 +30,8 @@ def main() -> None:
         optimizer.zero_grad()
         model(batch.rows).square().mean().backward()
         optimizer.step()
-    (weight, bias) = (parameter.detach().sum().item() for parameter in model.parameters())
-    sys.stdout.write(
-        f"{rank}/{size} local {options.local_rank} elastic {dist.is_torchelastic_launched()} {weight:.6f} {bias:.6f}\n"
-    )
+    weight, bias = (parameter.detach().sum().item() for parameter in model.parameters())
+    elastic = dist.is_torchelastic_launched()
+    sys.stdout.write(f"{rank}/{size} local {options.local_rank} elastic {elastic} {weight:.6f} {bias:.6f}\n")
     sys.stdout.write(f"{rank} path {sys.path[0]} argv {sys.argv[0]} file {__file__}\n")
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

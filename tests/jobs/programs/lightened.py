@@ -1,7 +1,5 @@
 """A script for Lightning's `Trainer`, which starts no process where ranks have been started already."""
 
-# ruff: noqa: T201, TID251  (as users write)
-
 import os
 
 import pytorch_lightning as lightning
@@ -9,20 +7,16 @@ import torch
 
 
 class Line(lightning.LightningModule):
-    """A linear model."""
-
     def __init__(self) -> None:
         super().__init__()
         self.line = torch.nn.Linear(4, 1)
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        """Return the loss of a batch."""
         loss = ((self.line(batch[0]) - batch[0].sum(1, keepdim=True)) ** 2).mean()
         self.log("loss", loss, sync_dist=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimiser."""
         return torch.optim.SGD(self.parameters(), 0.1)
 
 

@@ -1,7 +1,4 @@
-"""A data-parallel script as MindSpore's mpirun tutorial teaches it; nothing in it knows unilaunch, or which device.
-
-It trains twice: in PyNative mode and in graph mode.
-"""
+"""A data-parallel script as MindSpore's mpirun tutorial teaches it, which trains in PyNative mode and in graph mode."""
 
 import os
 import sys
@@ -16,17 +13,13 @@ init()
 
 
 def train(mode: int) -> None:
-    """Train ten steps."""
     ms.set_context(mode=mode)
     ms.set_seed(1)
-
-    images = ds.MnistDataset(os.environ["DATA_PATH"], num_shards=get_group_size(), shard_id=get_rank(), shuffle=False)  # noqa: TID251
+    images = ds.MnistDataset(os.environ["DATA_PATH"], num_shards=get_group_size(), shard_id=get_rank(), shuffle=False)
     images = images.map([ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.HWC2CHW()], "image")
     images = images.map(ds.transforms.TypeCast(ms.int32), "label").batch(32)
-
     dense = nn.Dense(28 * 28, 10, weight_init="normal", bias_init="zeros")
-    network = nn.SequentialCell(nn.Flatten(), dense, nn.ReLU())
-    loss_of = nn.CrossEntropyLoss()
+    network, loss_of = nn.SequentialCell(nn.Flatten(), dense, nn.ReLU()), nn.CrossEntropyLoss()
     optimizer = nn.SGD(network.trainable_params(), 1e-2)
 
     def forward(data: ms.Tensor, label: ms.Tensor) -> ms.Tensor:
@@ -34,14 +27,11 @@ def train(mode: int) -> None:
 
     gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
     reducer = nn.DistributedGradReducer(optimizer.parameters)
-
     losses = []
-    for step, (data, label) in enumerate(images):
+    for _, (data, label) in zip(range(10), images, strict=False):
         loss, gradients = gradients_of(data, label)
         optimizer(reducer(gradients))
         losses.append(float(loss.asnumpy()))
-        if step == 9:
-            break
     weights = float(dense.weight.asnumpy().astype("float64").sum())
     sys.stdout.write(f"{get_rank()}/{get_group_size()} {losses[0]:.4f} -> {losses[-1]:.4f} weights {weights:.5f}\n")
 

@@ -4,7 +4,6 @@ The training nodes of the graph lie together: a rank has none. No seed is set be
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
@@ -18,8 +17,6 @@ M = ug.mindspore
 
 
 class Net(nn.Cell):  # type: ignore[misc]
-    """Two steps along the edges in float64, with a normalisation between them."""
-
     def __init__(self, part: M.GraphPart) -> None:
         super().__init__()
         self.part = part
@@ -30,44 +27,39 @@ class Net(nn.Cell):  # type: ignore[misc]
             parameter.set_data(Tensor(draw.standard_normal(parameter.shape)))
 
     def construct(self, x: Tensor) -> Tensor:
-        """Return one score for each class."""
         return self.last(ops.relu(self.norm(self.first(x, self.part))), self.part)
 
 
-def losses(part: M.GraphPart, scores: Tensor, mask: Tensor) -> Tensor:
-    """Return the loss of each node in *mask*."""
-    return ops.cross_entropy(scores[mask], part.y[mask], reduction="none")
+def flat(gradients: Any) -> Any:
+    return np.concatenate([gradient.asnumpy().ravel() for gradient in gradients])
 
 
 def two_means(part: M.GraphPart) -> dict[str, Any]:
     """Gradients of a loss beside a metric and a validation loss; those of a second step are the same."""
-    net = Net(part).set_train()
-    x = part.x.astype(ms.float64)
+    net, x = Net(part).set_train(), part.x.astype(ms.float64)
 
     def forward() -> tuple[Tensor, ...]:
         out = net(x)
+        losses = ops.cross_entropy(out, part.y, reduction="none")
         right = M.mean((out.argmax(1) == part.y)[part.val_mask], part.num_val)
-        checked = M.mean(losses(part, out, part.val_mask), part.num_val)
-        return M.mean(losses(part, out, part.train_mask), part.num_train), right, checked
+        return M.mean(losses[part.train_mask], part.num_train), right, M.mean(losses[part.val_mask], part.num_val)
 
     step = ms.value_and_grad(forward, None, net.trainable_params(), has_aux=True)
     _, first = step()  # as in an accumulation of gradients: the sums come once, after several steps
     values, second = step()
     summed = M.sum_gradients(tuple(a + b for a, b in zip(first, second, strict=True)))
-    return {"values": np.array([float(value) for value in values]), "gradients": _flat(summed)}
+    return {"values": np.array([float(value) for value in values]), "gradients": flat(summed)}
 
 
 def normalised(part: M.GraphPart) -> dict[str, Any]:
     """Edges, some nodes, and float16 rows whose squares overflow, each with statistics of all ranks."""
-    edges, nodes, halves = (M.BatchNorm(width, part).set_train() for width in (3, 8, 8))
-    edges(part.edge_attr)
-    nodes(part.x[Tensor(part.owned % 3 > 0)])
-    halves((part.x * 300).astype(ms.float16))
-    return {
-        f"{name}.{kind}": value.asnumpy()
-        for name, cell in (("edges", edges), ("nodes", nodes), ("halves", halves))
-        for kind, value in (("mean", cell.running_mean), ("var", cell.running_var))
-    }
+    some, halves = part.x[Tensor(part.owned % 3 > 0)], (part.x * 300).astype(ms.float16)
+    found: dict[str, Any] = {}
+    for name, width, rows in (("edges", 3, part.edge_attr), ("nodes", 8, some), ("halves", 8, halves)):
+        norm = M.BatchNorm(width, part).set_train()
+        norm(rows)
+        found |= {f"{name}.mean": norm.running_mean.asnumpy(), f"{name}.var": norm.running_var.asnumpy()}
+    return found
 
 
 def correlation(part: M.GraphPart) -> dict[str, Any]:
@@ -84,7 +76,7 @@ def correlation(part: M.GraphPart) -> dict[str, Any]:
         return M.mean(a * b / norm, 1)
 
     value, gradients = ms.value_and_grad(forward, None, [weight])()
-    return {"value": float(value), "gradient": _flat(M.sum_gradients(gradients))}
+    return {"value": float(value), "gradient": flat(M.sum_gradients(gradients))}
 
 
 def links(part: M.GraphPart) -> dict[str, Any]:
@@ -99,14 +91,11 @@ def links(part: M.GraphPart) -> dict[str, Any]:
     loss, gradients = ms.value_and_grad(forward, None, [weight])()
     halves = M.fetch(part.x.astype(ms.bfloat16), np.arange(60).reshape(30, 2), part)
     found = {"rows": halves.astype(ms.float32).asnumpy(), "labels": M.fetch(part.y, np.arange(60), part).asnumpy()}
-    return {"loss": float(loss), "gradient": _flat(M.sum_gradients(gradients)), **found}
+    return {"loss": float(loss), "gradient": flat(M.sum_gradients(gradients)), **found}
 
 
 def narrow(part: M.GraphPart) -> dict[str, Any]:
-    """Gradients of a float16 weight, which a rank without training nodes has in another type; rows of 16 bits.
-
-    MindSpore cannot multiply or add in bfloat16 on a CPU.
-    """
+    """Gradients of a float16 weight, which a rank without training nodes has in another type; rows of 16 bits."""
     weight = Parameter(Tensor(np.ones(8, np.float32)))
     weight.set_dtype(ms.float16)
 
@@ -115,8 +104,8 @@ def narrow(part: M.GraphPart) -> dict[str, Any]:
         return M.mean((own * own)[part.train_mask] * Tensor(500, ms.float16), part.num_train)  # their sum overflows
 
     loss, gradients = ms.value_and_grad(forward, None, [weight])()
-    found = {"loss": float(loss), "gradients": _flat(M.sum_gradients(gradients))}
-    for dtype in (ms.float16, ms.bfloat16):
+    found = {"loss": float(loss), "gradients": flat(M.sum_gradients(gradients))}
+    for dtype in (ms.float16, ms.bfloat16):  # in which MindSpore cannot multiply or add on a CPU
         rows = M.halo(part.x.astype(dtype), part)
         sums = np.zeros((part.num_owned, 8), np.float32)
         source, target = (ends.asnumpy() for ends in part.edge_index)
@@ -146,31 +135,13 @@ def weights(part: M.GraphPart) -> dict[str, Any]:
     return {"drawn alone": drawn_alone == (part.world_size > 1), "drawn alike": is_refused()}
 
 
-def _flat(gradients: Any) -> Any:
-    return np.concatenate([gradient.asnumpy().ravel() for gradient in gradients])
-
-
 #: By name; each returns numbers that do not depend on the number of ranks.
-CASES: tuple[Callable[[M.GraphPart], dict[str, Any]], ...] = (
-    two_means,
-    normalised,
-    correlation,
-    links,
-    narrow,
-    weights,
-)
+CASES = (two_means, normalised, correlation, links, narrow, weights)
 
-
-def main() -> None:
-    """Compute each case."""
-    dataset, output = sys.argv[1:]
-    part = M.load(dataset, data_dir="data")
-    num_without = M.sum_ranks(Tensor([float(not part.train_mask.any())]), part)
-    assert float(num_without[0]) == part.world_size - 1
-    found = {f"{case.__name__}.{key}": value for case in CASES for key, value in case(part).items()}
-    if part.rank == 0:
-        np.savez(output, **found)
-
-
-if __name__ == "__main__":
-    main()
+dataset, output = sys.argv[1:]
+part = M.load(dataset, data_dir="data")
+num_without = M.sum_ranks(Tensor([float(not part.train_mask.any())]), part)
+assert float(num_without[0]) == part.world_size - 1
+found = {f"{case.__name__}.{key}": value for case in CASES for key, value in case(part).items()}
+if part.rank == 0:
+    np.savez(output, **found)

@@ -1,7 +1,4 @@
-"""Two processes of `mp.spawn` meet by torch.distributed alone, then load a graph; thrice, at the ports that are given.
-
-The second time the script has set variables of one process; the last time, without them, the order is the other one.
-"""
+"""Two processes of `mp.spawn` meet by torch.distributed alone, and load a graph; thrice, at the given ports."""
 
 import os
 import sys
@@ -14,7 +11,6 @@ import unilaunch_graph as ug
 
 
 def work(rank: int, port: str, late: bool) -> None:  # noqa: FBT001  (mp.spawn gives it by its place)
-    """Be one of the two."""
     part = ug.load("sbm") if late else None
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     part = part or ug.load("sbm")
@@ -26,8 +22,9 @@ def work(rank: int, port: str, late: bool) -> None:  # noqa: FBT001  (mp.spawn g
 
 if __name__ == "__main__":
     one = {"RANK": "0", "WORLD_SIZE": "1"}
+    # The second time the script has set variables of one process; the last time the order is the other one.
     for port, variables, late in zip(sys.argv[1:], ({}, one, {}), (False, False, True), strict=True):
         for name in one:
-            os.environ.pop(name, None)  # noqa: TID251
-        os.environ.update(variables)  # noqa: TID251
+            os.environ.pop(name, None)
+        os.environ.update(variables)
         spawn(work, (port, late), nprocs=2)  # type: ignore[no-untyped-call]

@@ -4,28 +4,21 @@ import json
 import os
 import random
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_info
 
-
-def _parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-elsewhere: list[int] = []
-thread = threading.Thread(target=lambda: elsewhere.append(torch.get_num_threads()))
-thread.start()
-thread.join()
+with ThreadPoolExecutor() as elsewhere:
+    threads = [torch.get_num_threads(), elsewhere.submit(torch.get_num_threads).result()]
 pools = {pool["internal_api"]: pool["num_threads"] for pool in threadpool_info()}
 found = {
-    "above": _parent(os.getppid()),
-    "torch": [torch.get_num_threads(), *elsewhere],
+    "above": int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]),
+    "torch": threads,
     "pools": [pools["openblas"], pools["openmp"]],
     "drawn": {"numpy": np.random.rand(), "torch": torch.rand(1).item(), "python": random.random()},  # noqa: NPY002, S311
-    "variable": os.environ["OMP_NUM_THREADS"],  # noqa: TID251
+    "variable": os.environ["OMP_NUM_THREADS"],
 }
 sys.stdout.write(json.dumps(found) + "\n")

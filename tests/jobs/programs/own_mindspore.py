@@ -1,8 +1,7 @@
-"""Networks in MindSpore on this rank's part of a graph, trained one after the other; rank 0 writes what came out.
+"""Train networks of MindSpore on this rank's part of a graph: own_mindspore.py DATASET FOLDER OUTPUT.npz EPOCHS KIND...
 
-own_mindspore.py DATASET FOLDER OUTPUT.npz EPOCHS KIND... The folder is the data folder, and has initial.npz with the
-initial weights of each network: "gat.first.lin.weight". The kind "lonely" is "plain" on other parts, the last of which
-has no edge; the data set must be a file for it.
+The data folder FOLDER has initial.npz with the initial weights ("gat.first.lin.weight"). The kind "lonely" is "plain"
+on other parts, the last of which has no edge; the data set must be a file for it. Rank 0 writes what came out.
 """
 
 import sys
@@ -15,18 +14,15 @@ from mindspore import Parameter, Tensor, nn, ops
 
 import unilaunch_graph as ug
 from unilaunch_graph.data.files import read_graph
-from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.partition.cut import order_nodes, split_parts
 
 DTYPE = ms.float64
+M = ug.mindspore
 
 
 class PlainGAT(nn.Cell):  # type: ignore[misc]
-    """GATConv without self-loops, as a user writes it: halo, gathers, and sums over the in-edges.
-
-    Its slope is 0.25, since MindSpore rounds numbers of Python's to float32.
-    """
+    """GATConv without self-loops, as a user writes it; its slope is 0.25: MindSpore rounds Python's to float32."""
 
     def __init__(self, width_in: int, width_out: int, heads: int) -> None:
         super().__init__()
@@ -35,15 +31,14 @@ class PlainGAT(nn.Cell):  # type: ignore[misc]
         self.att_src, self.att_dst = (Parameter(Tensor(np.zeros((1, heads, width_out)))) for _ in range(2))
         self.bias = Parameter(Tensor(np.zeros(heads * width_out)))
 
-    def construct(self, x: Tensor, part: ug.mindspore.GraphPart) -> Tensor:
-        """Return (num_owned, heads * width_out)."""
+    def construct(self, x: Tensor, part: M.GraphPart) -> Tensor:
         source, target = part.edge_index
         own = self.lin(x).reshape(-1, self.heads, self.width)
-        rows = ug.mindspore.halo(own, part)
+        rows = M.halo(own, part)
         scores = ops.gather((rows * self.att_src).sum(-1), source, 0)
         scores = scores + ops.gather((own * self.att_dst).sum(-1), target, 0)
-        shares = ug.mindspore.segment_softmax(ops.leaky_relu(scores, 0.25), part)
-        out = ug.mindspore.segment_sum(shares.expand_dims(-1) * ops.gather(rows, source, 0), part)
+        shares = M.segment_softmax(ops.leaky_relu(scores, 0.25), part)
+        out = M.segment_sum(shares.expand_dims(-1) * ops.gather(rows, source, 0), part)
         return out.reshape(-1, self.heads * self.width) + self.bias
 
 
@@ -55,102 +50,87 @@ class WeightedMean(nn.Cell):  # type: ignore[misc]
         self.lin_rel = nn.Dense(width_in, width_out, dtype=DTYPE)
         self.lin_root = nn.Dense(width_in, width_out, has_bias=False, dtype=DTYPE)
 
-    def construct(self, x: Tensor, part: ug.mindspore.GraphPart) -> Tensor:
-        """Return (num_owned, width_out)."""
-        messages = ops.gather(ug.mindspore.halo(x, part), part.edge_index[0], 0)
+    def construct(self, x: Tensor, part: M.GraphPart) -> Tensor:
+        messages = ops.gather(M.halo(x, part), part.edge_index[0], 0)
         if part.edge_weight is not None:
             messages = messages * part.edge_weight.astype(DTYPE).expand_dims(-1)
-        return self.lin_rel(ug.mindspore.segment_mean(messages, part)) + self.lin_root(x)
+        return self.lin_rel(M.segment_mean(messages, part)) + self.lin_root(x)
 
 
-def layers(kind: str, width: int, classes: int) -> tuple[nn.Cell, nn.Cell]:
-    """Return the two layers of a network of that kind; the first has 16 columns."""
-    match kind:
-        case "gat":
-            first = ug.mindspore.GATConv(width, 8, heads=2, dtype=DTYPE)
-            return first, ug.mindspore.GATConv(16, classes, heads=3, concat=False, dtype=DTYPE)
-        case "plain":
-            return PlainGAT(width, 8, 2), PlainGAT(16, classes, 1)
-        case "sage":
-            return ug.mindspore.SAGEConv(width, 16, dtype=DTYPE), ug.mindspore.SAGEConv(16, classes, dtype=DTYPE)
-        case "edges":
-            first = ug.mindspore.GATConv(width, 8, heads=2, edge_dim=3, residual=True, dtype=DTYPE)
-            options: dict[str, Any] = {"heads": 2, "concat": False, "edge_dim": 3, "fill_value": 0.5}
-            return first, ug.mindspore.GATConv(16, classes, **options, dtype=DTYPE)
-        case "project":
-            first = ug.mindspore.SAGEConv(width, 16, normalize=True, project=True, dtype=DTYPE)
-            return first, ug.mindspore.SAGEConv(16, classes, "add", project=True, bias=False, dtype=DTYPE)
-        case _:
-            return WeightedMean(width, 16), WeightedMean(16, classes)
+# fmt: off
+#: The two layers of each kind of network, by the width of the features and the number of classes.
+LAYERS: dict[str, Any] = {
+    "gat": lambda a, c: (
+        M.GATConv(a, 8, heads=2, dtype=DTYPE), M.GATConv(16, c, heads=3, concat=False, dtype=DTYPE)),
+    "plain": lambda a, c: (PlainGAT(a, 8, 2), PlainGAT(16, c, 1)),
+    "sage": lambda a, c: (M.SAGEConv(a, 16, dtype=DTYPE), M.SAGEConv(16, c, dtype=DTYPE)),
+    "edges": lambda a, c: (
+        M.GATConv(a, 8, heads=2, edge_dim=3, residual=True, dtype=DTYPE),
+        M.GATConv(16, c, heads=2, concat=False, edge_dim=3, fill_value=0.5, dtype=DTYPE)),
+    "project": lambda a, c: (
+        M.SAGEConv(a, 16, normalize=True, project=True, dtype=DTYPE),
+        M.SAGEConv(16, c, "add", project=True, bias=False, dtype=DTYPE)),
+    "weighted": lambda a, c: (WeightedMean(a, 16), WeightedMean(16, c)),
+}
+# fmt: on
 
 
 class Net(nn.Cell):  # type: ignore[misc]
-    """Two layers; between them ELU, batch normalisation and dropout."""
-
-    def __init__(self, kind: str, part: ug.mindspore.GraphPart) -> None:
+    def __init__(self, kind: str, part: M.GraphPart) -> None:
         super().__init__()
         self.part = part
-        self.first, self.last = layers(kind, part.num_features, part.num_classes)
-        self.norm = ug.mindspore.BatchNorm(16, part, dtype=DTYPE)
+        self.first, self.last = LAYERS[kind](part.num_features, part.num_classes)
+        self.norm = M.BatchNorm(16, part, dtype=DTYPE)
 
     def construct(self, x: Tensor, epoch: int) -> Tensor:
-        """Return one score for each class."""
         x = self.norm(ops.elu(self.first(x, self.part)))
-        x = ug.mindspore.dropout(x, self.part, 0.3, seed=7, step=epoch, training=self.training)
+        x = M.dropout(x, self.part, 0.3, seed=7, step=epoch, training=self.training)
         return self.last(x, self.part)
 
 
-def train(kind: str, part: ug.mindspore.GraphPart, initial: dict[str, Any], epochs: int) -> dict[str, Any]:
-    """Train as on one process; return the losses, the final state and the scores of all nodes."""
+def train(kind: str, part: M.GraphPart) -> dict[str, Any]:
     net = Net(kind, part)
     for name, parameter in net.parameters_and_names():
         parameter.set_data(Tensor(initial[f"{kind}.{name}"]))
-    optimizer = ug.mindspore.Adam(net.trainable_params(), 0.005, 5e-4)
+    optimizer = M.Adam(net.trainable_params(), 0.005, 5e-4)
     x = part.x.astype(DTYPE)
 
     def loss_of(epoch: int) -> Tensor:
         out, mask = net(x, epoch), part.train_mask
-        return ug.mindspore.mean(ops.cross_entropy(out[mask], part.y[mask], reduction="none"), part.num_train)
+        return M.mean(ops.cross_entropy(out[mask], part.y[mask], reduction="none"), part.num_train)
 
     step = ms.value_and_grad(loss_of, None, optimizer.parameters)
     net.set_train()
     losses = []
-    for epoch in range(epochs):
+    for epoch in range(int(epochs)):
         loss, gradients = step(epoch)
-        optimizer(ug.mindspore.sum_gradients(gradients))
+        optimizer(M.sum_gradients(gradients))
         losses.append(float(loss))
     net.set_train(False)
-    scores = ug.mindspore.gather(net(x, 0), part)
+    scores = M.gather(net(x, 0), part)
     state = {f"{kind}.state.{name}": value.asnumpy() for name, value in net.parameters_and_names()}
     return {f"{kind}.losses": losses, f"{kind}.scores": None if scores is None else scores.asnumpy(), **state}
 
 
-def lonely(part: ug.mindspore.GraphPart, graph: Graph) -> ug.mindspore.GraphPart:
+def lonely(part: M.GraphPart) -> M.GraphPart:
     """Return a part of another partition: the last rank owns the nodes without an edge, and nothing else."""
-    indptr, sources = graph.indptr, graph.indices
-    has_edge = np.diff(indptr) > 0
-    has_edge[sources] = True
+    graph = read_graph(Path(dataset), 0)
+    has_edge = np.diff(graph.indptr) > 0
+    has_edge[graph.indices] = True
     others = max(part.world_size - 1, 1)
     owner = np.where(has_edge, np.arange(graph.num_nodes) % others, part.world_size - 1)
     parts = split_parts(graph, order_nodes(graph, owner, part.world_size), [part.rank])
     return make_part(next(parts), part.ranks)
 
 
-def main() -> None:
-    """Train each kind."""
-    dataset, folder, output, epochs, *kinds = sys.argv[1:]
-    initial = dict(np.load(Path(folder, "initial.npz")))
-    part = ug.mindspore.load(dataset, data_dir=folder)
-    found: dict[str, Any] = {}
-    for kind in kinds:
-        if kind == "lonely":
-            trained = train("plain", lonely(part, read_graph(Path(dataset), 0)), initial, int(epochs))
-            found |= {f"lonely.{key}": value for key, value in trained.items()}
-        else:
-            found |= train(kind, part, initial, int(epochs))
-    if part.rank == 0:
-        np.savez(output, **found)
-
-
-if __name__ == "__main__":
-    main()
+dataset, folder, output, epochs, *kinds = sys.argv[1:]
+initial = dict(np.load(Path(folder, "initial.npz")))
+part = M.load(dataset, data_dir=folder)
+found: dict[str, Any] = {}
+for kind in kinds:
+    if kind == "lonely":
+        found |= {f"lonely.{key}": value for key, value in train("plain", lonely(part)).items()}
+    else:
+        found |= train(kind, part)
+if part.rank == 0:
+    np.savez(output, **found)

@@ -8,45 +8,33 @@ import sys
 from collections.abc import Callable
 
 import torch
-from torch.nn import functional
+from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GCN
 
 import unilaunch_graph as ug
 from unilaunch.errors import SpecError
 
 part = ug.load("sbm")
+#: How each takes the features,
+FEATURES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "own scale": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-9),
+    "rows of length 1": F.normalize,
+    "dropout of the features": lambda x: F.dropout(x, 0.25),
+}
+#: and how it makes the loss, with the numbers of labels on this rank and on all.
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "a mean of a mean": lambda out, y, *_: F.cross_entropy(out, y),
+    "a mean by hand": lambda out, y, *_: -F.log_softmax(out, 1).gather(1, y[:, None]).mean(),
+    "a smooth mean": lambda out, y, *_: F.cross_entropy(out, y, label_smoothing=0.1),
+    "a mean and a penalty": lambda out, y, *_: F.cross_entropy(out, y) + 1e-3 * out.square().sum(),
+    "none": lambda out, y, *_: F.cross_entropy(out, y) * len(y),
+    "own class weights": lambda out, y, own, _: F.cross_entropy(out, y, weight=1 / (1.0 + own), reduction="sum"),
+    "class weights": lambda out, y, _, of_all: F.cross_entropy(out, y, weight=1 / (1.0 + of_all), reduction="sum"),
+}
 MISTAKES = (
-    "none", "no sum_gradients", "another start", "another rate", "steps on rank 0", "another state", "a mean of a mean",
-    "a mean by hand", "a smooth mean", "a mean and a penalty", "own scale", "own class weights", "own count",
-    "class weights", "rows of length 1", "dropout of the features",
+    *LOSSES, "no sum_gradients", "another start", "another rate", "steps on rank 0", "another state", "own count",
+    *FEATURES,
 )  # fmt: skip
-
-
-def _features(mistake: str) -> torch.Tensor:
-    x: torch.Tensor = part.x
-    match mistake:
-        case "own scale":
-            return (x - x.mean(0)) / (x.std(0) + 1e-9)
-        case "rows of length 1":
-            return functional.normalize(x)
-        case "dropout of the features":
-            return functional.dropout(x, 0.25)
-    return x
-
-
-def _loss(mistake: str, out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    counts = torch.bincount(y, minlength=part.num_classes)
-    of_all = ug.torch.sum_ranks(counts)
-    losses: dict[str, Callable[[], torch.Tensor]] = {
-        "a mean of a mean": lambda: functional.cross_entropy(out, y),
-        "a mean by hand": lambda: -functional.log_softmax(out, 1).gather(1, y[:, None]).mean(),
-        "a smooth mean": lambda: functional.cross_entropy(out, y, label_smoothing=0.1),
-        "a mean and a penalty": lambda: functional.cross_entropy(out, y) + 1e-3 * out.square().sum(),
-        "none": lambda: functional.cross_entropy(out, y) * len(y),
-        "own class weights": lambda: functional.cross_entropy(out, y, weight=1 / (1.0 + counts), reduction="sum"),
-        "class weights": lambda: functional.cross_entropy(out, y, weight=1 / (1.0 + of_all), reduction="sum"),
-    }
-    return losses.get(mistake, lambda: functional.cross_entropy(out, y, reduction="sum"))()
 
 
 def train(mistake: str) -> None:
@@ -60,16 +48,16 @@ def train(mistake: str) -> None:
         torch.manual_seed(part.rank)
         for weight in model.parameters():
             torch.nn.init.normal_(weight)
-    rate = 0.01 * (1 + part.rank * (mistake == "another rate"))
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * (1 + part.rank * (mistake == "another rate")))
     first = copy.deepcopy(model.state_dict())
-    x = _features(mistake)
+    x, mask = FEATURES[mistake](part.x) if mistake in FEATURES else part.x, part.train_mask
+    y, count = part.y[mask], int(mask.sum()) if mistake == "own count" else part.num_train
     for _ in range(4):
         optimizer.zero_grad()
-        mask = part.train_mask
-        count = int(mask.sum()) if mistake == "own count" else part.num_train
-        loss = ug.torch.mean(_loss(mistake, model(x, part.edge_index)[mask], part.y[mask]), count)
-        torch.autograd.backward(loss)
+        out, own = model(x, part.edge_index)[mask], torch.bincount(y, minlength=part.num_classes)
+        of_all = ug.torch.sum_ranks(own)
+        loss = LOSSES[mistake](out, y, own, of_all) if mistake in LOSSES else F.cross_entropy(out, y, reduction="sum")
+        torch.autograd.backward(ug.torch.mean(loss, count))
         if mistake != "no sum_gradients":
             ug.torch.sum_gradients(model)
         if mistake != "steps on rank 0" or part.rank == 0:

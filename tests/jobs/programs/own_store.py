@@ -10,8 +10,7 @@ from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 
 
 def meet(rank: int, size: int, port: int) -> int:
-    """Add up the ranks."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}  # noqa: TID251
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
     dist.init_process_group("gloo")
     total = torch.tensor([rank + 1])
     dist.all_reduce(total)
@@ -19,25 +18,19 @@ def meet(rank: int, size: int, port: int) -> int:
     return int(total)
 
 
-def hold_port() -> socket.socket:
-    """Return a socket whose port the kernel assigns to nobody else, though a store may listen there."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
-
-
 def child(rank: int, port: int) -> None:
-    """Be one of two spawned processes."""
     assert meet(rank, 2, port) == 3
 
 
 if __name__ == "__main__":
     from mpi4py import MPI  # the spawned processes import this file too, and MPI is not theirs
 
-    comm = MPI.COMM_WORLD
-    first, second = hold_port(), hold_port()
-    total = meet(comm.rank, comm.size, comm.bcast(first.getsockname()[1]))
+    comm, held = MPI.COMM_WORLD, [socket.socket(), socket.socket()]
+    for one in held:  # the kernel assigns its port to nobody else, though a store may listen there
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    first, second = (one.getsockname()[1] for one in held)
+    total = meet(comm.rank, comm.size, comm.bcast(first))
     if comm.rank == 0 and "spawn" in sys.argv:
-        spawn(child, (second.getsockname()[1],), nprocs=2)  # type: ignore[no-untyped-call]
+        spawn(child, (second,), nprocs=2)  # type: ignore[no-untyped-call]
     sys.stdout.write(f"sum {total}, threads {MPI.Query_thread() == MPI.THREAD_MULTIPLE}\n")

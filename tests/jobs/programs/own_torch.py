@@ -1,9 +1,7 @@
-"""Networks of PyG on this rank's part of a graph, trained one after the other; rank 0 writes what came out.
-
-own_torch.py DATASET DATA_DIR OUTPUT.npz EPOCHS CASE...
+"""Train networks of PyG on this rank's part of a graph: own_torch.py DATASET DATA_DIR OUTPUT.npz EPOCHS CASE...
 
 A case is a kind of layer ("gat"), with "+ddp" for DistributedDataParallel in place of sum_gradients, or "+accumulated"
-for two backward passes before each step.
+for two backward passes before each step. Rank 0 writes what came out.
 """
 
 import sys
@@ -21,15 +19,12 @@ from typing_extensions import override
 import unilaunch_graph as ug
 
 
-class Tutorial(MessagePassing):  # type: ignore[misc]  # PyG ships no types
-    """The GCN layer as PyG's own page on message passing has a user write it."""
-
+class Tutorial(MessagePassing):  # type: ignore[misc]  # as PyG's own page on message passing has a user write GCN
     def __init__(self, width: int, out: int) -> None:
         super().__init__(aggr="add")
         self.lin = torch.nn.Linear(width, out)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        """Normalise by the degrees of both ends."""
         edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
         row, col = edge_index
         scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
@@ -37,12 +32,10 @@ class Tutorial(MessagePassing):  # type: ignore[misc]  # PyG ships no types
         return out
 
     def message(self, x_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        """Scale each message."""
         return norm.view(-1, 1) * x_j
 
     def update(self, aggr_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Keep a little of the node's own row."""
-        return aggr_out + 0.1 * x
+        return aggr_out + 0.1 * x  # a little of the node's own row
 
 
 LAYERS: dict[str, Any] = {
@@ -56,25 +49,19 @@ LAYERS: dict[str, Any] = {
 
 
 class Net(torch.nn.Module):
-    """Two layers; between those of GraphSAGE a batch normalisation.
-
-    Before the activation it would leave the bias of the first layer no gradient, and Adam would follow rounding errors.
-    """
-
     def __init__(self, kind: str, width: int, out: int) -> None:
         super().__init__()
         self.first, self.last = LAYERS[kind](width, 16), LAYERS[kind](16, out)
+        # Before the activation it would leave the first bias no gradient, and Adam would follow rounding errors.
         self.norm = BatchNorm(16) if kind == "sage" else torch.nn.Identity()
 
     @override
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        """Return one score for each class."""
         scores: torch.Tensor = self.last(self.norm(functional.elu(self.first(x, edge_index))), edge_index)
         return scores
 
 
 def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
-    """Train as on one process; return the losses, the final state and the scores of all nodes."""
     kind, _, way = case.partition("+")
     torch.manual_seed(part.rank)  # the ranks' own initial weights differ: distribute takes rank 0's
     model = ug.torch.distribute(Net(kind, part.num_features, part.num_classes), part)
@@ -89,8 +76,7 @@ def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
         for chosen in (halves, ~halves) if way == "accumulated" else (torch.ones_like(halves),):
             mask = part.train_mask & chosen
             out = called(part.x.double(), part.edge_index)
-            loss = functional.cross_entropy(out[mask], part.y[mask], reduction="sum")
-            loss = ug.torch.mean(loss, part.num_train)
+            loss = ug.torch.mean(functional.cross_entropy(out[mask], part.y[mask], reduction="sum"), part.num_train)
             torch.autograd.backward(loss * part.world_size if way == "ddp" else loss)
             total += loss.item()
         if way != "ddp":
@@ -105,19 +91,14 @@ def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
     return {f"{case}.losses": losses, f"{case}.scores": scores, **state}
 
 
-def main() -> None:
-    """Train each case."""
+if __name__ == "__main__":
     dataset, data_dir, output, epochs, *cases = sys.argv[1:]
     torch.set_default_dtype(torch.float64)
     part = ug.load(dataset, data_dir=data_dir)
-    if any(case.endswith("+ddp") for case in cases):
+    if "+ddp" in "".join(cases):
         dist.init_process_group("gloo")
     found = {name: value for case in cases for name, value in train(case, part, int(epochs)).items()}
     if part.rank == 0:
         np.savez(output, **found)
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

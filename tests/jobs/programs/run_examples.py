@@ -1,7 +1,4 @@
-"""Scripts one after the other in one job, as if each had been started by itself.
-
-run_examples.py JOBS.json: a list of command lines, each a script and its arguments.
-"""
+"""Runs the command lines of a JSON file, each a script and its arguments, as if each had been started by itself."""
 
 import json
 import runpy

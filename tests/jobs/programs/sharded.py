@@ -1,7 +1,5 @@
 """FSDP over a device mesh, and a distributed checkpoint that is written and read; then a call to a rank by RPC."""
 
-# ruff: noqa: T201, TID251  (as users write)
-
 import os
 import sys
 

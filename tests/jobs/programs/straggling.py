@@ -13,7 +13,6 @@ if framework == "torch":
     rank = dist.get_rank()
 
     def add(value: float) -> float:
-        """Return the sum over all ranks."""
         tensor = torch.tensor([value])
         dist.all_reduce(tensor)
         return float(tensor)
@@ -25,16 +24,13 @@ else:
 
     ms.set_device("CPU")
     init()
-    rank = get_rank()
-    all_reduce = ops.AllReduce()
+    rank, all_reduce = get_rank(), ops.AllReduce()
 
     def add(value: float) -> float:
-        """Return the sum over all ranks."""
         return float(all_reduce(Tensor([value], ms.float32)).asnumpy()[0])
 
 
-until = time.monotonic() + 240
-over = False
+until, over = time.monotonic() + 240, False
 while not over:
     time.sleep(0.064 if rank == 1 else 0.04)
     over = add(float(rank == 0 and (stop.exists() or time.monotonic() > until))) > 0

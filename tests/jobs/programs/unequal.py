@@ -1,4 +1,4 @@
-"""Rank 0 fetches rows once more than the others, as with unequal numbers of batches; then all sum something up."""
+"""Rank 0 fetches rows once more than rank 1, as with unequal numbers of batches; then both sum something up."""
 
 import sys
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 
 import unilaunch_graph as ug
 
-backend: Any = ug.torch if sys.argv[1] == "torch" else ug.mindspore
-part = backend.load(sys.argv[2])
+backend: Any = getattr(ug, sys.argv[1])
+part = backend.load("sbm")
 backend.barrier(part)
 for step in range(3 - part.rank):
     backend.fetch(part.x, np.array([step]), part)
