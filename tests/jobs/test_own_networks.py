@@ -110,7 +110,7 @@ def test_mindspore(graph: Path, tmp_path: Path) -> None:
     """
     np.savez(tmp_path / "halves.npz", **_halves())
     expected = own_layers.train_by_pyg(str(graph), graph.parent, own_layers.LAYERS, EPOCHS)
-    expected |= {name.replace("plain.", "lonely."): expected[name] for name in expected if name.startswith("plain.")}
+    expected |= {f"lonely.{name}": expected[name] for name in expected if name.startswith("plain.")}
     kinds = [*own_layers.LAYERS, "lonely"]
     first = [str(PROGRAMS / "mindspore_ranks.py"), str(tmp_path / "halves.npz"), "ranks.npz"]  # before a seed is set
     second = [own_layers.PROGRAM, str(graph), str(graph.parent), "out.npz", str(EPOCHS), *kinds]

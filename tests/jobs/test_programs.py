@@ -1,5 +1,6 @@
-"""The user's own scripts, modules and functions, unchanged, under a real mpirun."""
+"""The user's own scripts and modules, unchanged, under a real mpirun; libraries that find the ranks by themselves."""
 
+import json
 import re
 import sys
 from importlib.util import find_spec
@@ -50,14 +51,39 @@ def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(openmpi5: Launcher
     first_images(MNIST, tmp_path, {"train": 2000, "test": 1})
     variables = {"DATA_PATH": str(tmp_path / "train"), "MS_ROLE": "MS_SCHED"}
     job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "mindspore_net.py")], tmp_path, variables=variables).check()
-    weights = []
-    for rank in range(2):
-        found = re.findall(rf"{rank}/2 (\S+) -> (\S+) weights (\S+)", job.said(rank))
-        assert len(found) == 2
-        assert all(float(last) < float(first) for first, last, _ in found)
-        weights.append([sums for *_, sums in found])
-    assert weights[0] == weights[1]
+    found = [re.findall(rf"{rank}/2 (\S+) -> (\S+) weights (\S+)", job.said(rank)) for rank in range(2)]
+    assert [len(modes) for modes in found] == [2, 2]
+    assert all(float(last) < float(first) for modes in found for first, last, _ in modes)
+    assert [weights for *_, weights in found[0]] == [weights for *_, weights in found[1]]
     assert [job.said(rank, "stderr").count("slow ranks (stragglers) will not be named") for rank in range(2)] == [1, 0]
+
+
+#: How the script is started, its name, and the batches that each of 2 ranks has.
+@pytest.mark.parametrize(("way", "script", "batches"), [
+    ("launch", "accelerated.py", 4), ("run", "lightened.py", 4), ("launch", "sharded.py", 1)
+])  # fmt: skip
+def test_a_library_finds_its_ranks(openmpi5: Launcher, way: str, script: str, batches: int, tmp_path: Path) -> None:
+    """Two scripts divide 64 rows into batches of 8, and give both ranks one loss; FSDP reads what it has written."""
+    line = [str(PROGRAMS / script), str(tmp_path / "checkpoint")]
+    launch = ["launch", "-n", "2", *line]
+    job = unilaunch(launch, tmp_path) if way == "launch" else openmpi5.unilaunch(2, ["run", *line], tmp_path)
+    said = [re.findall(r"(\d)/2 batches (\d+) losses (.*)", job.check().said(rank))[-1] for rank in range(2)]
+    assert said == [(str(rank), str(batches), said[0][2]) for rank in range(2)]
+    assert "False" not in said[0][2]
+
+
+def test_a_program_finds_what_it_would_have_imported(tmp_path: Path) -> None:
+    """Its threads in every library, its own random numbers; and the ranks come from one process."""
+    told = []
+    for command, ranks in (("launch -n 3", 3), ("run", 1)):
+        (folder := tmp_path / command).mkdir()
+        job = unilaunch([*command.split(), "--threads", "2", str(PROGRAMS / "own_libraries.py")], folder).check()
+        told.append([json.loads(job.said(rank)) for rank in range(ranks)])
+    shared, own = told
+    assert len({each["above"] for each in shared}) == 1
+    assert [len({each["drawn"][drawn] for each in shared}) for drawn in ("numpy", "torch", "python")] == [3, 3, 3]
+    for each in (*shared, *own):
+        assert (each["torch"], each["pools"], each["variable"]) == ([2, 2], [2, 2], "2")
 
 
 def test_a_last_word_is_a_failure(tmp_path: Path) -> None:
@@ -80,15 +106,13 @@ for turn in range(12):
     print(turn, total.item())
     dist.destroy_process_group()
 dist.init_process_group("gloo")
-def add(name):
+def add(name, seconds):
+    time.sleep(seconds)
     total = torch.ones(1)
     dist.all_reduce(total)
     print(name, total.item())
-def save():
-    time.sleep(0.3)
-    add("thread")
-atexit.register(add, "exit function")
-threading.Thread(target=save).start()
+atexit.register(add, "exit function", 0)
+threading.Thread(target=add, args=("thread", 0.3)).start()
 sys.exit(0)
 """
 
@@ -108,25 +132,17 @@ def test_threads_and_exit_functions_can_use_the_communication(openmpi5: Launcher
 #: Rank 0 forks a daemon, by the classic double fork, and helpers, each of which ends in another way.
 FORKS = """
 import os, sys, time, atexit
-rank = os.environ["RANK"]
-def daemonise():
-    if child := os.fork():
-        return os.waitpid(child, 0)[1]
-    if os.fork():
-        sys.exit(0)
-    os._exit(0)
-if rank == "0":
-    atexit.register(lambda: print("exit function of", "the rank" if os.getpid() == own else "a fork"))
+if os.environ["RANK"] == "0":
     own = os.getpid()
-    print("daemon", daemonise(), flush=True)
-    for how in (3, "closed", "raise", "return"):
+    atexit.register(lambda: print("exit function of", "the rank" if os.getpid() == own else "a fork"))
+    for how in ("daemon", 3, "raise", "return"):
         if not (child := os.fork()):
-            if how == "closed":
-                sys.stderr.close()
+            if how == "daemon" and not os.fork():
+                os._exit(0)
             if how == "raise":
                 raise ValueError("in the helper")
             if how != "return":
-                sys.exit(how)
+                sys.exit(0 if how == "daemon" else how)
             break
         print(how, os.waitpid(child, 0)[1] >> 8, flush=True)
 time.sleep(0.2)
@@ -137,34 +153,36 @@ def test_a_process_that_a_rank_has_forked_is_no_rank(openmpi5: Launcher, tmp_pat
     """It ends as under plain Python, and neither ends the job nor waits for the other ranks."""
     (tmp_path / "forks.py").write_text(FORKS)
     job = openmpi5.unilaunch(2, ["run", "forks.py"], tmp_path).check()
-    assert sorted(job.said(0).splitlines()) == [
-        "3 3", "closed 1", "daemon 0", *["exit function of a fork"] * 5, "exit function of the rank", "raise 1",
-        "return 0",
-    ]  # fmt: skip
+    ends = ["3 3", "daemon 0", *["exit function of a fork"] * 4, "exit function of the rank", "raise 1", "return 0"]
+    assert sorted(job.said(0).splitlines()) == ends
     errors = job.said(0, "stderr")
-    assert errors.startswith("Traceback ")
     assert (errors.endswith("\nValueError: in the helper\n"), "unilaunch" in errors) == (True, False)
     assert not list(job.output.glob("rank.*/failure.json"))
 
 
-def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
-    """A wrapper's usual last line; the port that it held for the program is free then."""
-    (tmp_path / "train.py").write_text(
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n"
-    )
-    (tmp_path / "wrapper.py").write_text("import os, sys\nos.execv(sys.executable, [sys.executable, 'train.py'])\n")
-    assert openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check().said(1) == "2\n"
-
-
-def test_a_training_that_is_a_child_process_of_its_rank_is_told_what_to_do(tmp_path: Path) -> None:
-    """Torch says only that the address is in use: rank 0 serves the store there."""
-    (tmp_path / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
-    (tmp_path / "wrapper.py").write_text(
-        "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, 'train.py']))\n"
-    )
+@pytest.mark.parametrize(("last", "code"), [
+    ("os.execv(sys.executable, line)", 0), ("import subprocess; sys.exit(subprocess.call(line))", 1),
+])  # fmt: skip
+def test_a_rank_can_become_another_program(last: str, code: int, tmp_path: Path) -> None:
+    """A wrapper's usual last line: the port is free then. A child process is told why it cannot: rank 0 listens."""
+    train = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n"
+    (tmp_path / "train.py").write_text(train)
+    (tmp_path / "wrapper.py").write_text(f"import os, sys\nline = [sys.executable, 'train.py']\n{last}\n")
     job = unilaunch(["launch", "-n", "2", "--launcher", "direct", "wrapper.py"], tmp_path)
-    assert job.returncode == 1
-    assert any("must become it (os.execv)" in line for line in job.refusals())
+    assert (job.returncode, job.said(1) == "2\n") == (code, code == 0)
+    assert any("must become it (os.execv)" in line for line in job.refusals()) == (code == 1)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
+    """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
+    body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
+    script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
+    (tmp_path / "hook.py").write_text(script)
+    job = unilaunch(["run", "hook.py"], tmp_path)
+    assert (job.returncode, "Traceback" in job.stderr, "Traceback" in job.said(0, "stderr")) == (1, broken, broken)
+    assert broken or "HOOK ValueError broken 4\n" in job.stderr
+    assert job.failure(0)["traceback"]
 
 
 #: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
@@ -177,38 +195,30 @@ def save():
     print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0] == os.getcwd())
 threading.Thread(target=save).start()
 """
+LAST = "import atexit, sys\natexit.register(lambda: print(repr(getattr(sys, 'last_value', None))))\n"
+FILES = {
+    "package/__init__.py": "", "package/__main__.py": MODULE, "package/tool.py": MODULE,
+    "fails.py": f"{LAST}raise ValueError('broken')\n", "ends.py": f"{LAST}sys.exit(3)\n",
+    "socket.py": "raise RuntimeError", "sub/wanted.py": "raise RuntimeError", "lib/wanted.py": "who = 'the lib'",
+    "sub/main.py": "import sys, wanted\nprint(wanted.who, sys.path)\n", "sub/path.py": "import sys\nprint(sys.path)\n",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
-    """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
-    body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
-    script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
-    (tmp_path / "hook.py").write_text(script)
-    job = unilaunch(["run", "hook.py"], tmp_path)
-    assert job.returncode == 1
-    assert ["Traceback" in text for text in (job.said(0, "stderr"), job.stderr)] == [broken, broken]
-    assert broken or "HOOK ValueError broken 4\n" in job.stderr
-    assert job.failure(0)["traceback"]
+@pytest.mark.parametrize("line", [
+    "-m package.tool a --b=c", "-m package a --b=c", "fails.py", "ends.py", "sub/path.py", "sub/main.py",
+])  # fmt: skip
+def test_a_program_is_as_under_plain_python(line: str, tmp_path: Path) -> None:
+    """A module is __main__ to the end; exit functions see that the program failed, by `sys.last_value`.
 
-
-def test_exit_functions_can_see_that_the_program_failed(tmp_path: Path) -> None:
-    """By `sys.last_value`, as under plain Python."""
-    told = "import atexit, sys\natexit.register(lambda: print(repr(getattr(sys, 'last_value', None))))\n"
-    (tmp_path / "fails.py").write_text(f"{told}raise ValueError('broken')\n")
-    (tmp_path / "ends.py").write_text(f"{told}sys.exit(3)\n")
-    for script, seen in (("fails.py", "ValueError('broken')\n"), ("ends.py", "None\n")):
-        assert alone([script], tmp_path).stdout == unilaunch(["run", script], tmp_path).stdout == seen
-
-
-@pytest.mark.parametrize("name", ["package.tool", "package"])
-def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
-    """With this folder first in sys.path, as with python -m; it is __main__ to the end."""
-    (tmp_path / "package").mkdir()
-    for file in ("tool", "__main__", "__init__"):
-        (tmp_path / "package" / f"{file}.py").write_text("" if "init" in file else MODULE)
-    expected = alone(["-m", name, "a", "--b=c"], tmp_path).check().stdout
-    assert unilaunch(["run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
+    Files of the current folder replace none of Python's; with -P a script's own folder adds none to the user's.
+    """
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    variables = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tmp_path / "lib")} if line == "sub/main.py" else {}
+    expected, found = (alone([*way, *line.split()], tmp_path, variables) for way in ([], ["-m", "unilaunch", "run"]))
+    assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
+    assert expected.stdout
 
 
 def test_a_script_alone_has_a_world_of_one_and_triton_reports_no_leak(tmp_path: Path) -> None:
@@ -220,21 +230,3 @@ def test_a_script_alone_has_a_world_of_one_and_triton_reports_no_leak(tmp_path: 
     )
     job = unilaunch(["run", "main.py"], tmp_path).check()
     assert (job.stdout, job.stderr) == ("0/1 local 0\n", "")
-
-
-def test_a_script_finds_the_modules_that_plain_python_finds(tmp_path: Path) -> None:
-    """Files of the current folder replace none of Python's; with -P its own folder adds none to the user's."""
-    files = {
-        "socket.py": "raise RuntimeError",
-        "sub/wanted.py": "raise RuntimeError",
-        "lib/wanted.py": "who = 'the lib'",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "sub" / "main.py").write_text("import sys, wanted\nprint(wanted.who, sys.path)\n")
-    (tmp_path / "sub" / "path.py").write_text("import sys\nprint(sys.path)\n")
-    safe = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tmp_path / "lib")}
-    for script, variables in (("sub/main.py", safe), ("sub/path.py", {})):
-        expected = alone([script], tmp_path, variables).check().stdout
-        assert unilaunch(["run", script], tmp_path, variables).check().stdout == expected

@@ -17,12 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 values = [os.environ[name].encode() for name in ("GIVEN", "EXPORTED")]
 assert "MISSING" not in os.environ
-seen = []
 for file in Path("/proc").glob("[0-9]*/cmdline"):
     with suppress(OSError):
         line = file.read_bytes()
-        seen += [line for value in values if value in line]
-assert not seen, seen
+        assert not [value for value in values if value in line], line
 """
 
 
@@ -37,11 +35,11 @@ def test_ps_does_not_show_what_x_gives(mpirun: Path, tmp_path: Path, monkeypatch
     given, exported = token_hex(16), token_hex(16)
     monkeypatch.setenv("EXPORTED", exported)
     (tmp_path / "look.py").write_text(PROGRAM)
-    names = ("EXPORTED",) if "bin/mpirun" in str(mpirun) else ("EXPORTED", "MISSING")  # Open MPI warns of unset ones
-    open_mpi = {"allow_run_as_root": True, "oversubscribe": True} if "bin/mpirun" in str(mpirun) else {}
+    open_mpi = mpirun.name == "mpirun"  # it warns of unset names
     spec = unilaunch.LaunchSpec.model_validate({
-        "nprocs": 2, "target": "look.py", "output_dir": tmp_path / "log_output",
-        "mpirun": mpirun, "export": (f"GIVEN={given}", *names), **open_mpi,
+        "nprocs": 2, "target": "look.py", "mpirun": mpirun,
+        "export": (f"GIVEN={given}", "EXPORTED", *(() if open_mpi else ("MISSING",))),
+        **({"allow_run_as_root": True, "oversubscribe": True} if open_mpi else {}),
     })  # fmt: skip
     assert unilaunch.launch(spec).returncode == 0, (tmp_path / "log_output" / "rank.0" / "stderr").read_text()
     for file in (tmp_path / "log_output").rglob("*"):
@@ -57,5 +55,4 @@ def test_secrets_of_a_scripts_arguments_are_not_kept(openmpi5: Launcher, tmp_pat
         assert openmpi5.launch(1, words, tmp_path).check().stdout == f"{' '.join(given[2:])}\n"
     text = "".join(file.read_text() for file in (tmp_path / "log_output").rglob("*.json*"))
     assert ("firstsecret" in text, "secondsecret" in text) == (False, False)
-    refusal = openmpi5.launch(1, again, tmp_path).refusal()
-    assert "log_output/spec.json: args: the values of secrets are left out" in refusal
+    assert "the values of secrets are left out" in openmpi5.launch(1, again, tmp_path).refusal()

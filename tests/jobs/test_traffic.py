@@ -1,26 +1,27 @@
-"""The bytes, files and memory of a rank: exactly its halo, only its part, and nothing of the others."""
+"""The bytes, files and memory of a rank: exactly its halo, only its part, and nothing of the others; its timeline."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from jobs.mpirun import Launcher, unilaunch
-from jobs.trained import Trained, train_cases
+from jobs.trained import train_cases
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.data.sources import open_dataset
 
 pytestmark = pytest.mark.xdist_group("traffic")
 
-#: Options, and the columns of each layer that travel: forward and backward.
+#: Options, and the columns of each layer that travel, forward and backward. A layer that widens (5 to 7) is aggregated
+#: before its product; without dropout the first layer is aggregated once.
 WIDTHS = {
-    "two layers": ([], [(16, 16), (7, 7)]),
-    "the first aggregated once": (["--dropout", "0"], [(0, 0), (7, 7)]),
-    "a narrow hidden layer": (["--layers", "3", "--hidden", "5"], [(5, 5), (5, 5), (5, 5)]),
+    "two": ([], [(16, 16), (7, 7)]),
+    "once": (["--dropout", "0"], [(0, 0), (7, 7)]),
+    "narrow": (["--layers", "3", "--hidden", "5"], [(5, 5), (5, 5), (5, 5)]),
 }
-Trainings = Mapping[str, Trained]
 
 
 def _sent(graph: Graph, folder: Path, columns: Sequence[tuple[int, int]]) -> int:
@@ -44,41 +45,25 @@ def _sent(graph: Graph, folder: Path, columns: Sequence[tuple[int, int]]) -> int
     return sent
 
 
-@pytest.fixture(scope="module")
-def trained(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainings, Path]:
-    """Train Cora in all widths in one start; return also the folder with the partition."""
-    folder = tmp_path_factory.mktemp("traffic")
+def test_bytes_are_halo_rows_times_width(openmpi5: Launcher, cora: Path, tmp_path: Path) -> None:
+    """Bytes of an epoch = sum over layers and directions of the halo rows that the loss reaches x width x 4."""
     common = ["--dataset", "cora", "--data-dir", str(cora), "--epochs", "2", "--partition-dir", "partitions"]
     cases = {name: [*common, *options] for name, (options, _) in WIDTHS.items()}
-    trained = train_cases(openmpi5, "torch", 3, cases, folder)
-    return trained, next((folder / "partitions").glob("cora-[0-9]*"))
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_bytes_are_halo_rows_times_width(width: str, trained: tuple[Trainings, Path], cora: Path) -> None:
-    """Bytes of an epoch = sum over layers and directions of the halo rows that the loss reaches x width x 4.
-
-    A layer that widens (5 to 7) is aggregated before its product: 5 columns travel in each direction.
-    """
-    trainings, partition = trained
+    trained = train_cases(openmpi5, "torch", 3, cases, tmp_path)
     graph = open_dataset("cora", cora, None, 0, normalize_features=True).load()
-    assert trainings[width].result["bytes_per_epoch"] == 4 * _sent(graph, partition, WIDTHS[width][1])
-
-
-def _write_graph(path: Path, num_nodes: int) -> None:
-    """Write a ring of nodes with 256 dense features: each part's share is the same for any number of nodes a part."""
-    draw = np.random.default_rng(0)
-    ring = np.arange(num_nodes)
-    features: NDArray[np.float32] = draw.standard_normal((num_nodes, 256), dtype=np.float32)
-    np.savez(path, edge_index=np.stack([ring, np.roll(ring, -1)]), x=features, y=ring % 4)
+    (partition,) = (tmp_path / "partitions").glob("cora-[0-9]*")
+    for name, (_, columns) in WIDTHS.items():
+        assert trained[name].result["bytes_per_epoch"] == 4 * _sent(graph, partition, columns), name
 
 
 @pytest.mark.usefixtures("by_numpy")
 def test_memory_does_not_grow_with_the_other_parts(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Four times the graph on four times the ranks: a rank holds what it held."""
+    """Four times the graph (a ring) on four times the ranks: a rank holds what it held."""
     peaks = {}
     for ranks in (2, 8):
-        _write_graph(tmp_path / f"{ranks}.npz", 8_000 * ranks)
+        ring = np.arange(8_000 * ranks)
+        x = np.random.default_rng(0).standard_normal((len(ring), 256), dtype=np.float32)
+        np.savez(tmp_path / f"{ranks}.npz", edge_index=np.stack([ring, np.roll(ring, -1)]), x=x, y=ring % 4)
         arguments = ["--dataset", f"{ranks}.npz", "--data-dir", "data", "--num-parts", str(ranks)]
         unilaunch(["partition", *arguments], tmp_path).check()
         job = openmpi5.unilaunch(ranks, ["run", "--epochs", "3", *arguments], tmp_path).check()
@@ -86,3 +71,31 @@ def test_memory_does_not_grow_with_the_other_parts(openmpi5: Launcher, tmp_path:
         peaks[ranks] = max(rank["peak_memory_bytes"] for rank in job.result["ranks"][1:])
     own_share = 8_000 * 256 * 4
     assert peaks[8] < peaks[2] + own_share
+
+
+def test_rows_of_other_processes_arrive_through_shared_memory(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Of buffers that grow, in 200 exchanges, each with other rows."""
+    job = openmpi5.run(3, [str(Path(__file__).parent / "programs" / "shared_halo.py")], tmp_path).check()
+    assert sorted(job.stdout.splitlines()) == [f"rank {rank}: 200 exchanges" for rank in range(3)]
+
+
+@pytest.mark.usefixtures("by_numpy")  # every backend's epoch is traced by the same lines
+def test_the_ranks_traces_fit_together(openmpi5: Launcher, tmp_path: Path) -> None:
+    """One clock, one process a rank; what is inside an epoch lies inside it."""
+    options = ["--epochs", "5", "--eval-every", "5", "--checkpoint-every", "5", "--data-dir", "data", "--trace"]
+    openmpi5.unilaunch(2, ["run", *options], tmp_path).check()
+    all_epochs = []
+    for rank in range(2):
+        events = json.loads((tmp_path / "log_output" / f"rank.{rank}" / "trace.json").read_text())["traceEvents"]
+        assert {event["pid"] for event in events} == {rank}
+        spans = [(one["name"], one["ts"], one["ts"] + one["dur"]) for one in events if one["ph"] == "X"]
+        inner = {"forward and backward", "all-reduce", "optimizer"}
+        others = {"build network", "halo exchange", "evaluation", "checkpoint"}
+        assert {name for name, *_ in spans} == inner | others | {f"epoch {epoch}" for epoch in range(1, 6)}
+        epochs = [(begin, end) for name, begin, end in spans if name.startswith("epoch")]
+        assert all(first[1] <= second[0] + 1 for first, second in pairwise(epochs))
+        for name, begin, end in spans:
+            assert name not in inner or any(first - 1 <= begin and end <= last + 1 for first, last in epochs), name
+        all_epochs.append(epochs)
+    for one, other in zip(*all_epochs, strict=True):  # an all-reduce in each: no rank ends it before all have begun it
+        assert max(one[0], other[0]) <= min(one[1], other[1]) + 1000
