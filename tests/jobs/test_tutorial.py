@@ -1,42 +1,37 @@
 """docs/tutorial.md, typed from top to bottom: every command ends as it should, and prints what the page shows."""
 
-import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jobs.mpirun import finish
+
 pytestmark = pytest.mark.system  # Cora's files beside the clone
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
 CORA = ROOT.parent / "shared" / "datasets" / "planetoid"
-BLOCKS = re.findall(r'^```(python|diff|console)(?: title="([^"]*)")?\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = re.compile(r'^```(python|diff|console)(?: title="([^"]*)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The reader's folder, with Cora's files where PyG and unilaunch keep what they have fetched."""
+def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
+    """The files are written and changed as the page says; Cora's lie where PyG and unilaunch keep what they fetch."""
     if not CORA.is_dir():
         pytest.skip(f"no files of Cora at {CORA}")
     for place in (tmp_path / "data" / "Cora" / "raw", tmp_path / "cache" / "planetoid"):
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True)
         place.symlink_to(CORA)
-    return tmp_path
-
-
-def test_the_tutorial_does_what_it_shows(folder: Path) -> None:
-    """The files are written and changed as the page says."""
-    assert [kind for kind, _, _ in BLOCKS].count("diff") == 3
-    for kind, name, text in BLOCKS:
+    kinds = []
+    for kind, name, text in BLOCKS.findall((ROOT / "docs" / "tutorial.md").read_text()):
+        kinds.append(kind)
         if kind == "python":
-            (folder / name).write_text(text)
+            (tmp_path / name).write_text(text)
         elif kind == "diff":
-            _change(folder / name, text)
+            _change(tmp_path / name, text)
         else:
-            _type(text, folder)
+            _type(text, tmp_path)
+    assert kinds.count("diff") == 3
 
 
 def _change(file: Path, diff: str) -> None:
@@ -51,27 +46,13 @@ def _change(file: Path, diff: str) -> None:
 
 def _type(block: str, folder: Path) -> None:
     """Run the commands of a block one after the other; each shown line is in the output, in this order."""
-    for line, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-        ended = _run(line, folder)
-        assert (ended.returncode != 0) == ("failed" in shown), ended.stdout
-        rest = iter(_alike(ended.stdout, folder))
-        missing = [one for one in _alike(shown, folder) if one not in rest]
-        assert missing == [], f"{line}: {ended.stdout}"
-
-
-def _run(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    variables = {
-        **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # noqa: TID251
+    environ = {
         "UNILAUNCH_DATA": str(folder / "cache"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }  # fmt: skip
-    return subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=variables, text=True, timeout=600, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-
-
-def _alike(text: str, folder: Path) -> list[str]:
-    """Return the lines with the page's names for this folder and this host."""
-    for here, there in {str(folder): "~", socket.gethostname(): "vm"}.items():
-        text = text.replace(here, there)
-    return text.splitlines()
+    path = f"PATH={Path(sys.executable).parent}:$PATH"
+    for line, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        ended = finish(["bash", "-c", f"exec 2>&1; {path}; {line}"], folder, environ)
+        assert (ended.returncode != 0) == ("failed" in shown), ended.stdout
+        said = ended.stdout.replace(str(folder), "~").replace(socket.gethostname(), "vm")
+        rest = iter(said.splitlines())
+        assert [one for one in shown.splitlines() if one not in rest] == [], f"{line}: {said}"
