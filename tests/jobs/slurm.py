@@ -45,9 +45,8 @@ def slurm_cluster(folder: Path, nodes: int = 2) -> Iterator[Mapping[str, str]]:
     names = [f"n{index}" for index in range(nodes)]
     _configure(folder, names)
     environ = {"SLURM_CONF": str(folder / "slurm.conf")}
-    files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "log-file": "munged.log"}
-    options = [f"--{option}={folder / name}" for option, name in (files | {"seed-file": "munge.seed"}).items()]
-    started = [_start(["munged", "--foreground", "--force", *options])]
+    files = [f"--{name}={folder}/munge.{name[:-5]}" for name in ("key-file", "pid-file", "log-file", "seed-file")]
+    started = [_start(["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files])]
     try:
         wait_until((folder / "munge.socket").exists)
         started.append(_start(["slurmctld", "-D", "-c", "-f", environ["SLURM_CONF"]]))
@@ -61,11 +60,7 @@ def slurm_cluster(folder: Path, nodes: int = 2) -> Iterator[Mapping[str, str]]:
         for process in reversed(started):
             process.terminate()
         for process in started:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(30)
 
 
 def _configure(folder: Path, names: list[str]) -> None:

@@ -58,16 +58,13 @@ def _line(graph: Path, *cases: str) -> list[str]:
     return [own_models.PROGRAM, str(graph), str(graph.parent), "found.npz", str(EPOCHS), *cases]
 
 
-def _blocks(page: str) -> list[str]:
-    """Return the programs of a page."""
-    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-
-
 def test_torch_under_a_bare_mpirun(
     openmpi5: Launcher, cora: Path, graph: Path, check: Callable[..., None], tmp_path: Path
 ) -> None:
     """`mpirun python train.py`, over MPI: docs/start/pyg.md and docs/graph-layers.md, then attention."""
-    (tmp_path / "train.py").write_text("".join(_blocks("start/pyg.md")[:1] + _blocks("graph-layers.md")))
+    pages = [(DOCS / page).read_text() for page in ("start/pyg.md", "graph-layers.md")]
+    first, layers = (re.findall(r"```python\n(.*?)```", page, re.DOTALL) for page in pages)
+    (tmp_path / "train.py").write_text("".join(first[:1] + layers))
     program = one_start([["train.py"], _line(graph, "gat")], tmp_path)
     job = openmpi5.run(2, program, tmp_path, variables={"UNILAUNCH_DATA": str(cora)}).check()
     check(tmp_path, "gat")

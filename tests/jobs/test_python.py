@@ -7,8 +7,7 @@ from textwrap import indent
 
 import pytest
 
-import unilaunch
-from jobs.mpirun import NUMPY, Launcher, alone
+from jobs.mpirun import Launcher, alone
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
@@ -54,14 +53,6 @@ def test_the_pages_on_python_run(tmp_path: Path) -> None:
     assert {"[4.0, 5.0]", "--lr 0.1", "0"} <= {*alone(["second.py"], tmp_path, ROOT).check().stdout.splitlines()}
 
 
-def test_the_data_folder_of_the_machine_holds_for_a_launch_from_python_too(tmp_path: Path) -> None:
-    """UNILAUNCH_DATA, as for `unilaunch launch`; a data_dir of the call wins."""
-    call = "import unilaunch; unilaunch.launch('gcn', nprocs=1, dataset='sbm', epochs=1, backend='numpy'{})"
-    for data, argument, folder in ((str(tmp_path / "sets"), "", "sets"), ("/dev/null", ", data_dir='own'", "own")):
-        alone(["-c", call.format(argument)], tmp_path, {"UNILAUNCH_DATA": data, **ROOT, **NUMPY}).check()
-        assert list((tmp_path / folder / "partitions").iterdir())
-
-
 def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:
     """Or else every rank would launch the job again."""
     call = "unilaunch.launch(work, nprocs=2, allow_run_as_root=True, oversubscribe=True)"
@@ -80,12 +71,6 @@ def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: 
     assert json.loads((job.output / "rank.1" / "value.json").read_text()) == [3, str(tmp_path / "data")]
 
 
-def test_the_exceptions_are_of_one_family() -> None:
-    errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
-    assert len(errors) > 12
-    assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)
-
-
 def test_a_job_that_runs_at_the_callers_end_has_its_grace(tmp_path: Path) -> None:
     """Python 3.12 starts no thread there."""
     (tmp_path / "slow.py").write_text(
@@ -98,14 +83,3 @@ def test_a_job_that_runs_at_the_callers_end_has_its_grace(tmp_path: Path) -> Non
     )
     assert "SIGTERM: the ranks have 20 s to end" in alone(["caller.py"], tmp_path).check().stderr
     assert (tmp_path / "saved").exists()
-
-
-def test_ctrl_c_is_a_keyboard_interrupt_under_asyncio_too(tmp_path: Path) -> None:
-    """asyncio.run has a handler of its own, which raises nothing."""
-    (tmp_path / "waiting.py").write_text(
-        "import asyncio, os, signal, time, unilaunch\n"
-        "def work(caller):\n    os.kill(caller, signal.SIGINT)\n    time.sleep(60)\n"
-        "async def main(): unilaunch.launch(work, caller=os.getpid(), nprocs=1, allow_run_as_root=True)\n"
-        "if __name__ == '__main__':\n    try: asyncio.run(main())\n    except KeyboardInterrupt: print('interrupted')\n"
-    )
-    assert alone(["waiting.py"], tmp_path).check().stdout.splitlines()[-1] == "interrupted"

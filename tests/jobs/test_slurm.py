@@ -17,7 +17,6 @@ from jobs.slurm import lacking, slurm_cluster
 PROGRAMS = Path(__file__).parent / "programs"
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-MPIRUN5 = str(Path(sys.executable).parent / "mpirun")
 
 
 @pytest.fixture(scope="module")
@@ -73,21 +72,6 @@ def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Pa
     assert (failed.returncode == 0, failed.seconds < 90, failed.failure(1)["exit_code"]) == (False, True, 7)
 
 
-@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", MPIRUN5])
-def test_launch_and_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """As many ranks as the allocation has tasks, also if these are more than cores (Slurm believes in four a node).
-
-    On one node: to mpirun the two of this machine are two hosts. The doctor checks every node, by one rank on each.
-    """
-    (tmp_path / "where.py").write_text("import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n")
-    options = ["--mpirun", mpirun, "--allow-run-as-root"]
-    launch = [*UNILAUNCH, "launch", *options, "--console", "all", "where.py"]
-    job = finish(["salloc", "-N", "1", "-n", "4", *launch], tmp_path, dict(slurm)).check()
-    assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    job = finish(["salloc", "-N", "2", "-n", "4", *UNILAUNCH, "doctor", *options], tmp_path, dict(slurm)).check()
-    assert "all 2 hosts are ready: Python" in job.stdout
-
-
 @pytest.mark.usefixtures("by_numpy")
 def test_a_preempted_job_goes_on_by_itself(
     slurm: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -119,17 +103,10 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
     )
     job = submit(["--nodes", "2", "--ntasks-per-node", "2", "--requeue", "saving.py"], tmp_path, slurm)
     files = [tmp_path / f"steps.{rank}" for rank in range(4)]
-    files[3].touch()
-    for restarts in range(2):
-        job.await_start(restarts)
-        size = files[3].stat().st_size
-        wait_until(lambda size=size: files[3].stat().st_size > size)
-        if restarts:
-            ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
-        else:
-            job.preempt("urgent")
+    wait_until(files[3].exists)
+    ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
     ended = job.await_end(200)
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.console
     assert [file.read_text().split() for file in files] == [[str(step) for step in range(100)]] * 4
 
 
@@ -164,18 +141,3 @@ def test_the_batch_file_that_launch_writes_is_submitted(
     assert job.await_end(200)["JobState"] == "COMPLETED", job.console
     assert job.result["world_size"] == int(size)
     np.testing.assert_allclose(job.losses, curve, rtol=0, atol=1e-5)
-
-
-def test_a_batch_file_with_spaces_in_it_is_submitted(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """In the script's name, in its arguments and in a variable; each job of the array has its own output and folder."""
-    (tmp_path / "my job.py").write_text("import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['RANK'])\n")
-    options = ["-n", "2", "-x", "SAID=a b;c", "--console", "all", "--emit", "sbatch", "--array", "0-1", "--time", "5"]
-    options += ["--partition", "main", "--account", "me", "--cpus-per-task", "1", "--sbatch", '--comment="no 1"']
-    line = ["launch", *options, "my job.py", "--", "$HOME", "it's"]
-    (tmp_path / "job.sh").write_text(unilaunch(line, tmp_path).check().stdout)
-    finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(slurm)).check()
-    for index in range(2):
-        (said,) = tmp_path.glob(f"unilaunch-my-job.py-*_{index}.out")
-        assert sorted(said.read_text().splitlines()) == [f"""a b;c ['$HOME', "it's"] {rank}""" for rank in range(2)]
-        (folder,) = tmp_path.glob(f"log_output/*-{index}")
-        assert (folder / "rank.1" / "stdout").exists()

@@ -1,12 +1,10 @@
-"""Plug-ins of another distribution, for test_outside.py. (A backend from outside is tests/numpy_backend.)"""
+"""Plug-ins of another distribution, for test_outside.py. (Others: tests/numpy_backend, tests/outside_model.)"""
 
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from pydantic import JsonValue
 from typing_extensions import override
 
 import unilaunch
@@ -60,33 +58,6 @@ class Listing(unilaunch.JobFile):
     def lines(self, plan: unilaunch.Plan, options: ListingSpec) -> Iterator[str]:
         for row in plan.rows:
             yield f"{' ' * options.indent}rank {row.rank}: {row.host} {row.device}"
-
-
-class CountingSpec(unilaunch.Spec):
-    """The options of the model below."""
-
-    step: int = 1
-
-
-class CountingModel(unilaunch.Model):
-    """The ranks add up what they have counted; a step of 13 meets a mistake."""
-
-    name = "counting"
-    spec = CountingSpec
-
-    @override
-    def check(self, options: Any, world_size: int) -> None:
-        if options.step == 13:
-            raise ValueError("thirteen")
-
-    @override
-    def prepare(self, options: Any, session: unilaunch.Session) -> None: ...
-
-    @override
-    def run(
-        self, options: Any, prepared: Any, session: unilaunch.Session, framework: unilaunch.Framework
-    ) -> Mapping[str, JsonValue]:
-        return {"counted": session.peers.share(options.step * (session.world.rank + 1))}
 
 
 class Ledger(unilaunch.Observer):

@@ -1,4 +1,4 @@
-"""The counts and placements of `plan`. Its forecasts are compared with runs in tests/jobs/test_plan.py."""
+"""The counts and placements of `plan`. Its forecasts are compared with runs in tests/jobs/test_predictions.py."""
 
 import sys
 from typing import Any
