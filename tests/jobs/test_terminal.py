@@ -76,12 +76,12 @@ if rank == "0":
 print("rank", rank, "read", len(sys.stdin.read().split()), "words")
 """
     with _launch(tmp_path, script, *openmpi5.options) as terminal:
-        for typed, shown in (("p answer * 2", "82"), ("answer = 99", ""), ("continue", "the answer is 100")):
-            terminal.wait_for("(Pdb) ")
-            terminal.type(f"{typed}\n")
+        for shown, typed in (
+            ("(Pdb) ", "p answer * 2\n"), ("82", ""), ("(Pdb) ", "answer = 99\n"), ("(Pdb) ", "continue\n"),
+            ("the answer is 100", "two words\n\x04"), ("rank 0 read 2 words", ""),
+        ):  # fmt: skip
             terminal.wait_for(shown)
-        terminal.type("two words\n\x04")
-        terminal.wait_for("rank 0 read 2 words")
+            terminal.type(typed)
     assert (tmp_path / "log_output/rank.1/stdout").read_text() == "rank 1 read 0 words\n"
 
 
