@@ -76,7 +76,8 @@ def test_ctrl_z_pauses_and_nohup_outlives_the_terminal(openmpi5: Launcher, tmp_p
     wait_until(lambda: "T" not in {state(process) for process in processes})
     time.sleep(1)
     (tmp_path / "end").touch()
-    assert (job.wait(60), _marks(tmp_path, "saved")) == (0, [])
+    job.communicate(timeout=60)
+    assert (job.returncode, _marks(tmp_path, "saved")) == (0, [])
 
 
 #: Each rank has forked a process that comes out of the script, and has ended well.
