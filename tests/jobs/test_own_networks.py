@@ -20,11 +20,8 @@ from jobs.mpirun import Launcher, alone, finish, one_start
 
 pytestmark = pytest.mark.xdist_group("own networks")
 
-DOCS, PROGRAMS, BIN = (
-    Path(__file__).parents[2] / "docs",
-    Path(__file__).parent / "programs",
-    Path(sys.executable).parent,
-)
+HERE = Path(__file__).parent
+DOCS, PROGRAMS, BIN = HERE.parents[1] / "docs", HERE / "programs", Path(sys.executable).parent
 EPOCHS = 4
 DIRECT = "unilaunch launch --launcher direct -n 3"
 #: How ranks are started without MPI, and the cases; DistributedDataParallel averages where others add.
