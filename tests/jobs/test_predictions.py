@@ -133,9 +133,10 @@ def test_a_best_model_that_is_gone_is_said(tmp_path: Path) -> None:
     assert f"{best}: damaged: " in console(f"train 4 {resume}")
     best.unlink()
     assert "best.safetensors, is not there" in console("predict")
-    console("train 1 --dataset no_val.npz")
-    assert "so far is gone" not in console("train 2 --dataset no_val.npz --resume")
-    assert "is not there" not in console("predict")
+    for dataset in ("graph.npz", "no_val.npz"):
+        console(f"train 1 --dataset {dataset}")
+        assert "so far is gone" not in console(f"train 2 --dataset {dataset} --resume")
+        assert "is not there" not in console("predict")
 
 
 def test_a_model_of_another_run_is_refused(tmp_path: Path) -> None:
