@@ -3,7 +3,7 @@
     python benchmarks/pictures.py
 
 The charts show records of benchmarks/results/: run a benchmark, write its record, and draw again. The terminal shows
-the failure of docs/tutorial.md, which tests/jobs/test_tutorial.py compares with a real run. The pictures lie in
+the failure of docs/tutorial.md, which tests/jobs/test_pages.py compares with a real run. The pictures lie in
 docs/drawings/.
 """
 

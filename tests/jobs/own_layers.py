@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch program)
 from typing_extensions import override
 
+from jobs.own_models import read_graph, train
 from pyg import nn as pyg
-from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.dropout import fill_mask, stream_keys
 
 #: The program that trains our layers in MindSpore: DATASET FOLDER OUTPUT.npz EPOCHS KIND...
@@ -29,32 +28,31 @@ LAYERS: dict[str, Callable[[int, int], Any]] = {
         pyg.GATConv(16, c, heads=2, concat=False, edge_dim=3, fill_value=0.5),
     ),
     "project": lambda a, c: (
-        pyg.SAGEConv(a, 16, normalize=True, project=True),
-        pyg.SAGEConv(16, c, "add", project=True, bias=False),
+        pyg.SAGEConv(a, 16, normalize=True, project=True), pyg.SAGEConv(16, c, "add", project=True, bias=False)
     ),
     "weighted": lambda a, c: (pyg.GraphConv(a, 16, "mean"), pyg.GraphConv(16, c, "mean")),
-}
+}  # fmt: skip
 
 
 class Net(torch.nn.Module):
-    """The network of the programs, in PyG."""
+    """The network of the programs, in PyG; each forward of a training is an epoch."""
 
     def __init__(self, kind: str, width: int, classes: int) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.epoch = kind, 0
         self.first, self.last = LAYERS[kind](width, classes)
         self.norm = torch.nn.BatchNorm1d(16)
+        self.norm.num_batches_tracked = None  # MindSpore has none
 
     @override
-    def forward(self, x: torch.Tensor, edges: tuple[Any, ...], epoch: int) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, index: torch.Tensor, weight: Any, features: Any) -> torch.Tensor:
         """Return one score for each class."""
-        index, weight, features = edges
         given = {"weighted": (index, weight), "edges": (index, features)}.get(self.kind, (index,))
         x = self.norm(F.elu(self.first(x, *given)))
         if self.training:
             mask = np.empty(tuple(x.shape))
-            fill_mask(mask, np.arange(len(x)), stream_keys(7, epoch, 0), 0.3)
-            x = x * torch.from_numpy(mask)
+            fill_mask(mask, np.arange(len(x)), stream_keys(7, self.epoch, 0), 0.3)
+            x, self.epoch = x * torch.from_numpy(mask), self.epoch + 1
         scores: torch.Tensor = self.last(x, *given)
         return scores
 
@@ -75,47 +73,14 @@ def write_directed_graph(file: Path) -> None:
 def train_by_pyg(
     dataset: str, folder: Path, kinds: Iterable[str], epochs: int, *, shuffle_edges: bool = False
 ) -> dict[str, Any]:
-    """Write *folder*/initial.npz, the initial weights, and return what PyG makes of them in one process.
-
-    Another order of the edges changes nothing but the rounding of the sums.
-    """
-    graph = open_dataset(dataset, folder, None, 0, None).load()
-    features = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
-    targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
-    index = torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
-    given = (graph.weights, graph.edge_arrays.get("edge_attr"))
-    values = [None if array is None else torch.from_numpy(array).double() for array in given]
-    if shuffle_edges:
-        order = torch.randperm(index.shape[1], generator=torch.Generator().manual_seed(0))
-        index, values = index[:, order], [None if array is None else array[order] for array in values]
-    data = (torch.from_numpy(features).double(), torch.from_numpy(graph.labels), torch.from_numpy(graph.split == 1))
+    """Write *folder*/initial.npz, the initial weights, and return what PyG makes of them in one process."""
+    inputs, goal, classes = read_graph(dataset, folder, shuffle_edges=shuffle_edges)
     initial: dict[str, Any] = {}
     expected: dict[str, Any] = {}
     for kind in kinds:
         torch.manual_seed(0)
-        net = Net(kind, graph.num_features, graph.num_classes).double()
-        initial |= {f"{kind}.{name}": value.numpy().copy() for name, value in _state(net).items()}
-        expected |= _train(net, data, (index, *values), epochs)
+        net = Net(kind, inputs[0].shape[1], classes).double()
+        initial |= {f"{kind}.{name}": value.numpy().copy() for name, value in net.state_dict().items()}
+        expected |= train(kind, net, (inputs, *goal), epochs, gamma=1.0)
     np.savez(folder / "initial.npz", **initial)
     return expected
-
-
-def _state(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in net.state_dict().items() if "num_batches" not in name}
-
-
-def _train(net: Net, data: tuple[torch.Tensor, ...], edges: tuple[Any, ...], epochs: int) -> dict[str, Any]:
-    x, y, mask = data
-    optimizer = torch.optim.Adam(net.parameters(), 0.005, weight_decay=5e-4)
-    losses = []
-    for epoch in range(epochs):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x, edges, epoch)[mask], y[mask])
-        torch.autograd.backward(loss)
-        optimizer.step()
-        losses.append(loss.item())
-    net.eval()
-    with torch.no_grad():
-        scores = net(x, edges, 0).numpy()
-    state = {f"{net.kind}.state.{name}": value.numpy() for name, value in _state(net).items()}
-    return {f"{net.kind}.losses": losses, f"{net.kind}.scores": scores, **state}

@@ -18,47 +18,53 @@ KINDS = tuple(LAYERS)
 Arrays = dict[str, Any]
 
 
-def train_by_pyg(
-    dataset: str, folder: Path, kinds: Iterable[str], epochs: int, *, shuffle_edges: bool = False
-) -> Arrays:
-    """Return what PyG alone makes of each kind, on the whole graph and in float64.
+def read_graph(dataset: str, folder: Path, *, shuffle_edges: bool) -> tuple[Any, Any, int]:
+    """Return what PyG's layers take (rows, edges, two arrays of the edges), labels and mask, and number of classes.
 
     Another order of the edges changes nothing but the rounding of the sums.
     """
     graph = open_dataset(dataset, folder, None, 0, None).load()
-    features = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
-    x, y, mask = torch.from_numpy(features).double(), torch.from_numpy(graph.labels), torch.from_numpy(graph.split == 1)
-    targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
-    edge_index = torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
-    if shuffle_edges:
-        edge_index = edge_index[:, torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(0))]
+    x = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
+    index = np.stack([graph.indices.astype(np.int64), np.repeat(np.arange(graph.num_nodes), graph.degrees)])
+    order = np.random.default_rng(0).permutation(index.shape[1]) if shuffle_edges else slice(None)
+    of_edges = (graph.weights, graph.edge_arrays.get("edge_attr"))
+    values = [None if array is None else torch.from_numpy(array[order]).double() for array in of_edges]
+    inputs = (torch.from_numpy(x).double(), torch.from_numpy(index[:, order]), *values)
+    return inputs, (torch.from_numpy(graph.labels), torch.from_numpy(graph.split == 1)), graph.num_classes
+
+
+def train_by_pyg(
+    dataset: str, folder: Path, kinds: Iterable[str], epochs: int, *, shuffle_edges: bool = False
+) -> Arrays:
+    """Return what PyG alone makes of each kind, on the whole graph and in float64."""
+    (x, index, *_), goal, classes = read_graph(dataset, folder, shuffle_edges=shuffle_edges)
     torch.set_default_dtype(torch.float64)
     try:
         found: Arrays = {}
         for kind in kinds:
             torch.manual_seed(0)
-            found |= _train(kind, Net(kind, x.shape[1], graph.num_classes), (x, edge_index, y, mask), epochs)
+            found |= train(kind, Net(kind, x.shape[1], classes), ((x, index), *goal), epochs)
         return found
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def _train(kind: str, model: torch.nn.Module, data: tuple[torch.Tensor, ...], epochs: int) -> Arrays:
-    x, edge_index, y, mask = data
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+def train(kind: str, net: torch.nn.Module, data: tuple[Any, Any, Any], epochs: int, gamma: float = 0.7) -> Arrays:
+    """Train in one process on inputs, labels and mask; return losses, final scores and final state."""
+    inputs, y, mask = data
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.005, weight_decay=5e-4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma)
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x, edge_index)[mask], y[mask])
+        loss = functional.cross_entropy(net(*inputs)[mask], y[mask])
         torch.autograd.backward(loss)
         optimizer.step()
         scheduler.step()
         losses.append(loss.item())
-    model.eval()
-    scores = model(x, edge_index).detach().numpy()
-    state = {f"{kind}.state.{name}": value.numpy() for name, value in model.state_dict().items()}
-    return {f"{kind}.losses": losses, f"{kind}.scores": scores, **state}
+    net.eval()
+    state = {f"{kind}.state.{name}": value.numpy() for name, value in net.state_dict().items()}
+    return {f"{kind}.losses": losses, f"{kind}.scores": net(*inputs).detach().numpy(), **state}
 
 
 def differences(output: Path, expected: Arrays, cases: Iterable[str]) -> dict[str, float]:

@@ -7,16 +7,10 @@ from textwrap import indent
 
 import pytest
 
-import unilaunch
-from jobs.mpirun import NUMPY, Launcher, alone
+from jobs.mpirun import Launcher, alone
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
-UNGUARDED = """
-import unilaunch
-def work(): return 1
-unilaunch.launch(work, nprocs=2, allow_run_as_root=True, oversubscribe=True)
-"""
 
 
 def test_a_script_launches_functions(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -29,20 +23,19 @@ def test_a_script_launches_functions(openmpi5: Launcher, tmp_path: Path) -> None
     for rank in range(2):
         doubled = [[0 + rank, 2 + rank, 4 + rank], [6 + rank, 8 + rank, 10 + rank]]
         assert seen["train"][rank] == [doubled, "int16", [1.0, 1.0], ["__mp_main__", "here", "/"]]
-    assert (seen["lines"], seen["status"]) == (["asleep 0", "asleep 1"], ["running", ["running", "running"]])
+    assert seen["lines"] == seen["logs"] == ["asleep 0", "asleep 1"]
+    assert seen["status"] == ["running", ["running", "running"]]
     assert "first still runs after 0.1 s" in seen["timeout"]
     assert seen["cancelled"][:3] == ["stopped", True, 143]
     assert "the job was stopped (exit code 143)" in seen["cancelled"][3]
-    assert seen["logs"] == ["asleep 0", "asleep 1"]
-    assert seen["by_thread"] == [3, 3]
-    assert seen["interrupted"] == "stopped"
+    assert (seen["by_thread"], seen["interrupted"]) == ([3, 3], "stopped")
     assert seen["elsewhere"] == [[5, 5], [[[0, 2, 4], [6, 8, 10]], [[1, 3, 5], [7, 9, 11]]]]
     assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"]
     assert (tmp_path / "train" / "rank.1" / "value.0.npy").exists()
     for rank in range(2):  # the job that still ran at the end of the script was stopped
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"pid.{rank}").read_text()), 0)
-    assert not [path.name for path in temporary.iterdir() if path.name.startswith("unilaunch-")]
+    assert not list(temporary.glob("unilaunch-*"))
 
 
 def test_the_pages_on_python_run(tmp_path: Path) -> None:
@@ -52,34 +45,22 @@ def test_the_pages_on_python_run(tmp_path: Path) -> None:
     function = (docs / "start" / "notebook.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "first.py").write_text(first)
     job = alone(["first.py"], tmp_path, ROOT).check()
-    assert [line.split(maxsplit=2)[2] for line in job.stdout.splitlines()[-2:]] == [
-        "2.25 [0. 2. 4. 6. 8.]", "2.25 [1. 3. 5. 7. 9.]",
-    ]  # fmt: skip
+    found = [line.split(maxsplit=2)[2] for line in job.stdout.splitlines()[-2:]]
+    assert found == ["2.25 [0. 2. 4. 6. 8.]", "2.25 [1. 3. 5. 7. 9.]"]
     # In one piece: unbuffered, print writes word by word, and a line that takes a second is shown in parts.
     (tmp_path / "train.py").write_text("import sys\nsys.stdout.write(' '.join(sys.argv[1:]) + '\\n')\n")
     (tmp_path / "second.py").write_text(function + indent(job_that_runs, "    ") + "    print(result.returncode)\n")
-    printed = alone(["second.py"], tmp_path, ROOT).check().stdout.splitlines()
-    assert [text in printed for text in ("[4.0, 5.0]", "--lr 0.1", "0")] == [True, True, True]
-
-
-def test_the_data_folder_of_the_machine_holds_for_a_launch_from_python_too(tmp_path: Path) -> None:
-    """UNILAUNCH_DATA, as for `unilaunch launch`; a data_dir of the call wins."""
-    call = "import unilaunch; unilaunch.launch('gcn', nprocs=1, dataset='sbm', epochs=1, backend='numpy'{})"
-    variables = {"UNILAUNCH_DATA": str(tmp_path / "sets"), **ROOT, **NUMPY}
-    alone(["-c", call.format("")], tmp_path, variables).check()
-    assert list((tmp_path / "sets" / "partitions").iterdir())
-    alone(["-c", call.format(", data_dir='own'")], tmp_path, variables | {"UNILAUNCH_DATA": "/dev/null"}).check()
-    assert list((tmp_path / "own" / "partitions").iterdir())
+    assert {"[4.0, 5.0]", "--lr 0.1", "0"} <= {*alone(["second.py"], tmp_path, ROOT).check().stdout.splitlines()}
 
 
 def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:
     """Or else every rank would launch the job again."""
-    (tmp_path / "careless.py").write_text(UNGUARDED)
+    call = "unilaunch.launch(work, nprocs=2, allow_run_as_root=True, oversubscribe=True)"
+    (tmp_path / "careless.py").write_text(f"import unilaunch\ndef work(): return 1\n{call}\n")
     for line in (["careless.py"], ["-m", "careless"]):
         job = alone(line, tmp_path)
-        assert job.returncode == 1
-        assert 'the ranks load this file too: call launch under if __name__ == "__main__":' in job.stderr
-        assert job.stderr.splitlines()[-1].startswith("unilaunch.folder.result.JobFailed: ")
+        assert 'call launch under if __name__ == "__main__":' in job.stderr
+        assert (job.returncode, "unilaunch.folder.result.JobFailed: " in job.stderr.splitlines()[-1]) == (1, True)
 
 
 def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -90,36 +71,15 @@ def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: 
     assert json.loads((job.output / "rank.1" / "value.json").read_text()) == [3, str(tmp_path / "data")]
 
 
-def test_the_exceptions_are_of_one_family() -> None:
-    """`except UnilaunchError` catches all of them."""
-    errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
-    assert len(errors) > 12
-    assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)
-
-
 def test_a_job_that_runs_at_the_callers_end_has_its_grace(tmp_path: Path) -> None:
     """Python 3.12 starts no thread there."""
     (tmp_path / "slow.py").write_text(
-        "import os, signal, sys, time\n"
-        "def stop(*_):\n    time.sleep(2)\n    open('saved', 'w').close()\n    sys.exit(0)\n"
+        "import signal, sys, time\ndef stop(*_):\n    time.sleep(2)\n    open('saved', 'w').close()\n    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, stop)\nopen('ready', 'w').close()\ntime.sleep(60)\n"
     )
     (tmp_path / "caller.py").write_text(
-        "import os, time, unilaunch\n"
-        "job = unilaunch.start('slow.py', nprocs=1, grace=20, allow_run_as_root=True)\n"
+        "import os, time, unilaunch\njob = unilaunch.start('slow.py', nprocs=1, grace=20, allow_run_as_root=True)\n"
         "while not os.path.exists('ready'): time.sleep(0.1)\n"
     )
     assert "SIGTERM: the ranks have 20 s to end" in alone(["caller.py"], tmp_path).check().stderr
     assert (tmp_path / "saved").exists()
-
-
-def test_ctrl_c_is_a_keyboard_interrupt_under_asyncio_too(tmp_path: Path) -> None:
-    """asyncio.run has a handler of its own, which raises nothing."""
-    (tmp_path / "waiting.py").write_text(
-        "import asyncio, os, signal, time, unilaunch\n"
-        "def work(caller):\n    os.kill(caller, signal.SIGINT)\n    time.sleep(60)\n"
-        "async def main(): unilaunch.launch(work, caller=os.getpid(), nprocs=1, allow_run_as_root=True)\n"
-        "if __name__ == '__main__':\n    try:\n        asyncio.run(main())\n"
-        "    except KeyboardInterrupt:\n        print('interrupted')\n"
-    )
-    assert alone(["waiting.py"], tmp_path).check().stdout.splitlines()[-1] == "interrupted"

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from datetime import date
 from html import unescape
 from pathlib import Path
 
@@ -12,54 +11,34 @@ import pytest
 
 from jobs.mpirun import NUMPY, Launcher, unilaunch
 from unilaunch import __version__
-from unilaunch.look.drawing import POINTS, thin
-
-pytestmark = pytest.mark.xdist_group("report")
-
-LIMIT = 1 << 20  # bytes of a page
 
 
-@pytest.fixture(scope="module")
-def two_runs(openmpi5: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same training on two backends."""
-    folder = tmp_path_factory.mktemp("runs")
+def _page(folder: Path, *arguments: str) -> tuple[Path, str]:
+    """Make a page; return it and what it says. It is small, and refers to nothing."""
+    page = folder / unilaunch(["report", *arguments], folder).check().stdout.strip()
+    html = page.read_text()
+    assert len(html) < 1 << 20
+    assert not re.search(r"<[^>]* (src|href)=", html)
+    text = re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)
+    return page, " ".join(unescape(text).split())
+
+
+def test_a_page_of_two_runs_in_a_browser(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The same training on two backends: figures; a browser draws the curves of both over each other."""
     for backend in ("torch", "numpy"):
         options = ["--epochs", "30", "--data-dir", "data", "--backend", backend, "--output-dir", backend]
-        usage = folder / backend / "rank.0" / "usage.jsonl"
+        usage = tmp_path / backend / "rank.0" / "usage.jsonl"
         for _ in range(3):  # an agent that is held for a second measures no memory while the ranks live
-            openmpi5.unilaunch(2, ["run", *options], folder, variables=NUMPY).check()
+            openmpi5.unilaunch(2, ["run", *options], tmp_path, variables=NUMPY).check()
             if '"memory"' in usage.read_text():
                 break
-    return folder
-
-
-def _text(page: Path) -> str:
-    """Return what a page says; it is small, and refers to nothing."""
-    html = page.read_text()
-    assert len(html) < LIMIT
-    assert not re.search(r"<[^>]* (src|href)=", html)
-    return unescape(re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL))
-
-
-def _report(folder: Path, *arguments: str) -> Path:
-    return folder / unilaunch(["report", *arguments], folder).check().stdout.strip()
-
-
-def test_a_page_has_the_runs_figures_and_needs_nothing(two_runs: Path) -> None:
-    """Two runs are laid over each other."""
-    result = json.loads((two_runs / "torch" / "result.json").read_text())
-    text = _text(_report(two_runs, "torch"))
+    result = json.loads((tmp_path / "torch" / "result.json").read_text())
+    page, text = _page(tmp_path, "torch", "--compare", "numpy", "--output", "both.html")
     for words in (f"{result['test_accuracy']:.2%}", f"{result['bytes_per_epoch']:,}", "Where the time goes"):
         assert words in text
-    both = _text(_report(two_runs, "torch", "--compare", "numpy", "--output", "both.html"))
-    assert float(re.findall(r"largest difference of the loss\s*(\S+)", both)[0]) < 1e-5
-
-
-def test_a_browser_draws_it(two_runs: Path) -> None:
-    """Without an error, and with the curves of both runs."""
+    assert float(re.findall(r"largest difference of the loss (\S+)", text)[0]) < 1e-5
     if not (chromium := shutil.which("chromium")):
         pytest.skip("no chromium")
-    page = _report(two_runs, "torch", "--compare", "numpy", "--output", "drawn.html")
     line = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom"]
     shown = subprocess.run([*line, f"file://{page}"], capture_output=True, text=True, check=True)
     assert "Uncaught" not in shown.stderr
@@ -69,26 +48,21 @@ def test_a_browser_draws_it(two_runs: Path) -> None:
 
 
 def test_a_page_of_a_script_says_what_was_run_and_what_it_used(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Command, start, hosts, versions, options; memory, processor and output over time; its last lines."""
+    """Command, versions, options; memory, processor and output over time; its last lines."""
     (tmp_path / "script.py").write_text(
-        "import json, os, time\nfrom pathlib import Path\nx = b'x' * 60_000_000\n"
-        "for i in range(24): print('step', i, flush=True); time.sleep(0.09)\n"
-        "usage, until = Path('log_output', f\"rank.{os.environ['RANK']}\", 'usage.jsonl'), time.monotonic() + 50\n"
-        "def enough(rows): return len(rows) > 1 and json.loads(rows[-1])['memory'] > 60e6\n"
-        "while not (usage.exists() and enough(usage.read_text().splitlines())) and time.monotonic() < until:\n"
-        "    time.sleep(0.05)\n"
+        "import os, time\nfrom pathlib import Path\nx = b'x' * 60_000_000\n"
+        "usage, step = Path('log_output', f\"rank.{os.environ['RANK']}\", 'usage.jsonl'), 0\n"
+        "while step < 24 or usage.read_text().count('\\n') < 3:\n"
+        "    print('step', step, flush=True); time.sleep(0.09); step += 1\n"
     )
     job = openmpi5.unilaunch(2, ["run", "script.py", "--", "--api-key=hidden", "a b"], tmp_path).check()
     rows = [json.loads(line) for line in (job.output / "rank.1" / "usage.jsonl").read_text().splitlines()]
     assert 60e6 < max(row["memory"] for row in rows[:-1]) <= rows[-1]["peak"] < 1e9
     assert 0 < rows[-1]["cpu"] < 10
-    assert 3 <= len(rows) <= rows[-1]["time"] - rows[0]["time"] + 5  # about one a second
-    page = _report(tmp_path)
-    assert page.stat().st_size < 60_000
-    text = " ".join(_text(page).split())
+    _, text = _page(tmp_path)
     for words in (
-        "state finished", f"start {date.today().year}", "script.py -- '--api-key=***' 'a b'", "(2 ranks)",  # noqa: DTZ011
-        f"unilaunch {__version__}", "Memory of each rank", "Processor of each rank", "Output of each rank", "step 23",
+        "state finished", "script.py -- '--api-key=***' 'a b'", "(2 ranks)", f"unilaunch {__version__}",
+        "Memory of each rank", "Processor of each rank", "Output of each rank", "step 23",
     ):  # fmt: skip
         assert words in text
     assert re.search(r"duration ([2-9]|\d\d)\.\d s", text)
@@ -98,42 +72,15 @@ def test_a_failed_script_is_a_page_too(openmpi5: Launcher, tmp_path: Path) -> No
     """Its traceback, and nothing that it wrote is taken for HTML."""
     (tmp_path / "script.py").write_text("raise ValueError('<script>alert(1)</script>')\n")
     openmpi5.unilaunch(2, ["run", "script.py"], tmp_path)
-    page = _report(tmp_path)
+    page, text = _page(tmp_path)
     assert "<script>alert" not in page.read_text()
-    assert "ValueError: <script>alert(1)</script>" in _text(page)
+    assert "ValueError: <script>alert(1)</script>" in text
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     """No folder of a run, and a damaged file: one line, and no page."""
-
-    def refused(*arguments: str) -> str:
-        return unilaunch(["report", *arguments], tmp_path).refusal()
-
-    assert "nowhere" in refused("nowhere")
-    output = tmp_path / "log_output"
-    (output / "rank.0").mkdir(parents=True)
-    (output / "result.json").write_text('{"loss": [')
-    assert "result.json: cannot be read" in refused()
-    (output / "result.json").unlink()
-    (output / "rank.0" / "times").mkdir()
-    assert "log_output/rank.0/times: cannot be read" in refused()
-    assert not (output / "report.html").exists()
-
-
-def test_long_curves_keep_their_peaks() -> None:
-    y = [0.0] * 100_000
-    y[77_777], y[12_345] = 5.0, -3.0
-    x, thinned = thin(list(range(len(y))), y)
-    assert len(x) == len(thinned) <= POINTS + 2
-    assert (max(thinned), min(thinned), x == sorted(x)) == (5.0, -3.0, True)
-
-
-def test_a_damaged_line_costs_only_itself(two_runs: Path, tmp_path: Path) -> None:
-    """And is named; a last line that is not whole is none."""
-    shutil.copytree(two_runs / "torch", tmp_path / "log_output")
-    epochs = tmp_path / "log_output" / "rank.0" / "epochs.jsonl"
-    lines = epochs.read_text().splitlines()
-    epochs.write_text("\n".join([*lines[:5], '{"epoch": "x"}', *lines[6:], '{"epoch": 3']))
-    text = _text(_report(tmp_path))
-    assert f"epochs.jsonl: 1 of {len(lines)} lines are not valid and are left out" in text
-    assert "Where the time goes" in text
+    assert "nowhere" in unilaunch(["report", "nowhere"], tmp_path).refusal()
+    (tmp_path / "log_output" / "rank.0").mkdir(parents=True)
+    (tmp_path / "log_output" / "result.json").write_text('{"loss": [')
+    assert "result.json: cannot be read" in unilaunch(["report"], tmp_path).refusal()
+    assert not (tmp_path / "log_output" / "report.html").exists()

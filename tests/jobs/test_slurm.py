@@ -4,22 +4,19 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jobs.conftest import RUN
-from jobs.mpirun import PAUSE, Finished, finish, unilaunch, wait_until
+from jobs.mpirun import PAUSE, finish, unilaunch, wait_until
 from jobs.preemption import ask, submit
 from jobs.slurm import lacking, slurm_cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-MPIRUN5 = str(Path(sys.executable).parent / "mpirun")
 
 
 @pytest.fixture(scope="module")
@@ -31,68 +28,48 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
         yield environ
 
 
-def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, str]) -> Finished:
-    return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm))
-
-
 @pytest.mark.usefixtures("by_numpy")
-@pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 2", "torch"), ("-N 1 -n 2", "numpy")])
+@pytest.mark.parametrize(("options", "backend"), [("-N2 -n2", "torch"), ("-N1 -n2", "numpy")])
 def test_the_same_training_under_srun(
     options: str, backend: str, slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
     """On two nodes and on one; srun brings no MPI here, so the ranks speak over sockets."""
-    result = _srun(options, [*RUN, "--backend", backend], tmp_path, slurm).check().result
-    assert (result["world_size"], result["launcher"]) == (2, "Slurm")
-    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+    job = finish(["srun", *options.split(), *UNILAUNCH, *RUN, "--backend", backend], tmp_path, dict(slurm)).check()
+    assert (job.result["world_size"], job.result["launcher"]) == (2, "Slurm")
+    np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
 
 
 def test_jobs_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """Launch, and the line that it shows, waited for ever for the processors of the shell's own step.
 
-    Where srun starts two of it, it is refused. Srun --pty starts all tasks, and leaves its variables in the shell: a
-    step that is started there has them, too.
+    Srun --pty starts all tasks, and leaves its variables in the shell: a step that is started there has them, too.
+    Where srun starts two of launch, it is refused.
     """
     (tmp_path / "say.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
-    launch, run = ([*UNILAUNCH, *words.split()] for words in ("launch -n 2 say.py", "run say.py"))
-    shown = shlex.join([*launch[:-1], "--dry-run", "say.py"])
-    jobs = f'{shlex.join(launch)} && eval "$({shown} | head -n 1)" && srun --overlap -N1 -n2 {shlex.join(run)}'
-    environ = {**slurm, **ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
-    for program, times in ((f"[ $SLURM_PROCID = 1 ] || {{ {jobs}; }}", 3), (shlex.join(run), 1)):
+    module, environ = shlex.join(UNILAUNCH), {**slurm, **ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
+    launch, run = f"{module} launch -n 2 say.py", f"{module} run say.py"
+    shown = f"{module} launch -n 2 --dry-run say.py | head -n 1"
+    jobs = f'{launch} && eval "$({shown})" && srun --overlap -N1 -n2 {run}'
+    for program, times in ((f"[ $SLURM_PROCID = 1 ] || {{ {jobs}; }}", 3), (run, 1)):
         words = ["srun", "-N1", "-n2", "--pty", "sh", "-c", program]
         shell = f"import pty; raise SystemExit(pty.spawn({words!r}) >> 8)"
         said = finish([sys.executable, "-c", shell], tmp_path, environ).check().stdout
         assert said.count("rank 0 of 2") == times
     # -K0: the first of the two to exit does not end the other one, whose code would then be that of a signal.
-    twice = finish(["srun", "-K0", "-N1", "-n2", *launch], tmp_path, environ)
+    twice = finish(["srun", "-K0", "-N1", "-n2", *launch.split()], tmp_path, environ)
     assert twice.returncode == 2
     assert "Slurm has started 2 processes of `unilaunch launch`" in twice.console
 
 
 def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """Unchanged, on unequal nodes; and a failure ends the other ranks at once."""
-    job = _srun("-N 2 -n 3", ["run", str(PROGRAMS / "meet.py"), "--", "--lr", "0.01"], tmp_path, slurm).check()
-    said = [job.said(rank) for rank in range(3)]
-    assert [text.partition(" local")[0] for text in said] == ["0/3", "1/3", "2/3"]
-    assert all(" True 4.980000 4.980000 " in text for text in said)
-    failed = _srun("-N 2 -n 3", ["run", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path, slurm)
-    assert failed.returncode != 0
-    assert failed.seconds < 90
-    assert failed.failure(1)["exit_code"] == 7
-
-
-@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", MPIRUN5])
-def test_launch_and_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """As many ranks as the allocation has tasks, also if these are more than cores (Slurm believes in four a node).
-
-    On one node: to mpirun the two of this machine are two hosts. The doctor checks every node, by one rank on each.
-    """
-    (tmp_path / "where.py").write_text("import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n")
-    options = ["--mpirun", mpirun, "--allow-run-as-root"]
-    launch = [*UNILAUNCH, "launch", *options, "--console", "all", "where.py"]
-    job = finish(["salloc", "-N", "1", "-n", "4", *launch], tmp_path, dict(slurm)).check()
-    assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    job = finish(["salloc", "-N", "2", "-n", "4", *UNILAUNCH, "doctor", *options], tmp_path, dict(slurm)).check()
-    assert "all 2 hosts are ready: Python" in job.stdout
+    run = ["srun", "-N2", "-n3", *UNILAUNCH, "run"]
+    job = finish([*run, str(PROGRAMS / "meet.py"), "--", "--lr", "0.01"], tmp_path, dict(slurm)).check()
+    for rank in range(3):
+        assert job.said(rank).startswith(f"{rank}/3 local")
+        assert " True 4.980000 4.980000 " in job.said(rank)
+    failed = finish([*run, str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path, dict(slurm))
+    assert (failed.returncode == 0, failed.seconds < 90, failed.failure(1)["exit_code"]) == (False, True, 7)
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -114,28 +91,6 @@ def test_a_preempted_job_goes_on_by_itself(
     np.testing.assert_allclose(job.losses, undisturbed, rtol=0, atol=1e-10)
 
 
-@pytest.mark.usefixtures("by_numpy")
-def test_a_job_of_an_array_that_sbatch_was_given_goes_on_by_itself(
-    slurm: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The last one, which has the id of the array: the other one is not started again. Each has a folder of its own."""
-    monkeypatch.setenv(PAUSE, "0.05")
-    options = ["--nodes", "1", "--ntasks-per-node", "1", "--requeue", "--epochs", "100", "--data-dir", "data"]
-    array = submit(options, tmp_path, slurm, ["--array=0-1"])
-    jobs = [replace(array, number=f"{array.number}_{index}") for index in range(2)]
-    for job in jobs:
-        job.await_start(0)
-    folders = [replace(job, number=job.state()["JobId"]) for job in jobs]
-    assert folders[1].number == array.number
-    for folder in folders:
-        folder.await_epochs(1)
-    jobs[1].preempt("notice")
-    told = [(state["JobState"], state["Restarts"]) for state in (job.await_end(200) for job in jobs)]
-    assert told == [("COMPLETED", "0"), ("COMPLETED", "1")], array.console
-    assert [folder.epochs_trained() for folder in folders] == [100, 100]
-    assert folders[0].losses == folders[1].losses
-
-
 def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """One launch on each of two nodes; each step is made once."""
     (tmp_path / "saving.py").write_text(
@@ -147,23 +102,12 @@ def test_a_preempted_script_goes_on_by_itself(slurm: Mapping[str, str], tmp_path
         "    time.sleep(0.1); steps.open('a').write(f'{step}\\n')\n"
     )
     job = submit(["--nodes", "2", "--ntasks-per-node", "2", "--requeue", "saving.py"], tmp_path, slurm)
-    last = tmp_path / "steps.3"
-    for restarts in range(2):
-        job.await_start(restarts)
-        size = last.stat().st_size if last.exists() else 0
-        wait_until(partial(_has_grown, last, size))
-        if restarts:
-            ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
-        else:
-            job.preempt("urgent")
+    files = [tmp_path / f"steps.{rank}" for rank in range(4)]
+    wait_until(files[3].exists)
+    ask(["scancel", "--signal=TERM", job.number], tmp_path, slurm)  # as Slurm does for --signal=TERM@60
     ended = job.await_end(200)
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
-    for rank in range(4):
-        assert (tmp_path / f"steps.{rank}").read_text().split() == [str(step) for step in range(100)]
-
-
-def _has_grown(file: Path, size: int) -> bool:
-    return file.exists() and file.stat().st_size > size
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.console
+    assert [file.read_text().split() for file in files] == [[str(step) for step in range(100)]] * 4
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -197,18 +141,3 @@ def test_the_batch_file_that_launch_writes_is_submitted(
     assert job.await_end(200)["JobState"] == "COMPLETED", job.console
     assert job.result["world_size"] == int(size)
     np.testing.assert_allclose(job.losses, curve, rtol=0, atol=1e-5)
-
-
-def test_a_batch_file_with_spaces_in_it_is_submitted(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """In the script's name, in its arguments and in a variable; each job of the array has its own output and folder."""
-    (tmp_path / "my job.py").write_text("import os, sys\nprint(os.environ['SAID'], sys.argv[1:], os.environ['RANK'])\n")
-    options = ["-n", "2", "-x", "SAID=a b;c", "--console", "all", "--emit", "sbatch", "--array", "0-1", "--time", "5"]
-    options += ["--partition", "main", "--account", "me", "--cpus-per-task", "1", "--sbatch", '--comment="no 1"']
-    line = ["launch", *options, "my job.py", "--", "$HOME", "it's"]
-    (tmp_path / "job.sh").write_text(unilaunch(line, tmp_path).check().stdout)
-    finish(["sbatch", "--wait", "job.sh"], tmp_path, dict(slurm)).check()
-    for index in range(2):
-        (said,) = tmp_path.glob(f"unilaunch-my-job.py-*_{index}.out")
-        assert sorted(said.read_text().splitlines()) == [f"""a b;c ['$HOME', "it's"] {rank}""" for rank in range(2)]
-        (folder,) = tmp_path.glob(f"log_output/*-{index}")
-        assert (folder / "rank.1" / "stdout").exists()

@@ -5,10 +5,10 @@ That a stop is bounded by --grace is a cell of the fault matrix.
 
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ import os, signal, sys, time
 from pathlib import Path
 rank = os.environ["RANK"]
 def mark(name):
-    Path(f"{name}.{rank}").touch()
+    Path(f"{name}.{rank}").write_text(str(os.getpid()))
 def save(*_):
     time.sleep(float(sys.argv[1]))
     mark("saved")
@@ -47,171 +47,92 @@ except KeyboardInterrupt:
 """
 
 
-def _start(
-    launcher: Launcher, seconds: str, folder: Path, *, program: str = SAVE, before: tuple[str, ...] = ()
-) -> "subprocess.Popen[str]":
+def _launch(launcher: Launcher, *words: str) -> list[str]:
+    return [sys.executable, "-m", "unilaunch", "launch", "-n", "3", *launcher.options, *words]
+
+
+def _start(launcher: Launcher, seconds: str, folder: Path, program: str = SAVE, *before: str) -> "Popen[str]":
     """Start three ranks that save for so many seconds, and wait until all are up."""
     (folder / "save.py").write_text(program)
-    job = subprocess.Popen(
-        [*before, *_launch(launcher), "save.py", "--", seconds], cwd=folder, text=True, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    line = [*before, *_launch(launcher, "save.py", "--", seconds)]
+    job = Popen(line, cwd=folder, text=True, process_group=0, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
     wait_until(lambda: len(_marks(folder, "up")) == 3)
     return job
-
-
-def _launch(launcher: Launcher, ranks: int = 3) -> list[str]:
-    return [sys.executable, "-m", "unilaunch", "launch", "-n", str(ranks), *launcher.options]
 
 
 def _marks(folder: Path, name: str) -> list[str]:
     return sorted(path.suffix[1:] for path in folder.glob(f"{name}.*") if path.suffix != ".py")
 
 
-def test_ctrl_z_pauses_the_ranks(openmpi5: Launcher, tmp_path: Path) -> None:
-    """With launch itself, until the shell continues it; the pause is no stall."""
-    (tmp_path / "count.py").write_text(
-        "import os, time\nfrom pathlib import Path\nrank = os.environ['RANK']\n"
-        "Path(f'pid.{rank}').write_text(str(os.getpid()))\nwith Path(f'count.{rank}').open('a') as file:\n"
-        "    while not Path('end').exists():\n        file.write('x'); file.flush(); print('x'); time.sleep(0.02)\n"
-    )
-
-    def sizes() -> list[int]:
-        return [path.stat().st_size for path in sorted(tmp_path.glob("count.*[0-9]"))]
-
-    def grow() -> bool:
-        before = sizes()
-        time.sleep(0.3)
-        return len(before) == 3 and all(now > then for then, now in zip(before, sizes(), strict=True))
-
-    words = [*_launch(openmpi5), "--stall-timeout", "2", "count.py"]
-    with subprocess.Popen(words, cwd=tmp_path, process_group=0, stdout=subprocess.DEVNULL) as job:
-        try:
-            wait_until(grow)
-            job.send_signal(signal.SIGTSTP)
-            wait_until(lambda: state(job.pid) == "T")
-            wait_until(lambda: {state(int(path.read_text())) for path in tmp_path.glob("pid.*")} == {"T"})
-            before = sizes()
-            time.sleep(2.2)
-            assert sizes() == before
-            job.send_signal(signal.SIGCONT)
-            wait_until(grow)
-            (tmp_path / "end").touch()
-            assert job.wait(60) == 0
-        finally:
-            job.kill()  # the ranks notice
+def test_ctrl_z_pauses_and_nohup_outlives_the_terminal(openmpi5: Launcher, tmp_path: Path) -> None:
+    """All ranks pause with launch, until the shell continues it. A SIGHUP that was ignored stays ignored."""
+    job = _start(openmpi5, "0", tmp_path, SAVE, "nohup")
+    job.send_signal(signal.SIGHUP)
+    wait_until(lambda: all(path.read_text() for path in tmp_path.glob("up.*")))
+    processes = [job.pid, *(int(path.read_text()) for path in tmp_path.glob("up.*"))]
+    job.send_signal(signal.SIGTSTP)
+    wait_until(lambda: {state(process) for process in processes} == {"T"})
+    job.send_signal(signal.SIGCONT)
+    wait_until(lambda: "T" not in {state(process) for process in processes})
+    time.sleep(1)
+    (tmp_path / "end").touch()
+    job.communicate(timeout=60)
+    assert (job.returncode, _marks(tmp_path, "saved")) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("launcher", "number"), [("4.1", signal.SIGTERM), ("5.0", signal.SIGINT), ("5.0", signal.SIGHUP)],
-    indirect=["launcher"],
-)  # fmt: skip
-def test_ranks_have_time_to_save(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
+#: Each rank has forked a process that comes out of the script, and has ended well.
+FORKING = SAVE.replace('mark("up")', "os.fork() or sys.exit(0); time.sleep(0.5); mark('up')")
+
+
+@pytest.mark.parametrize(("launcher", "number", "program"), [
+    ("4.1", signal.SIGTERM, SAVE), ("5.0", signal.SIGINT, SAVE), ("5.0", signal.SIGHUP, FORKING)
+], indirect=["launcher"], ids=["4.1", "5.0", "5.0 forking"])  # fmt: skip
+def test_ranks_have_time_to_save(launcher: Launcher, number: signal.Signals, program: str, tmp_path: Path) -> None:
     """All ranks get the signal itself; one that ends at once does not end the others; SIGUSR1 ends nothing."""
-    job = _start(launcher, "2.5", tmp_path)
+    job = _start(launcher, "2.5", tmp_path, program)
     job.send_signal(signal.SIGUSR1)
     wait_until(lambda: _marks(tmp_path, "usr1") == ["0", "1", "2"])
     begin = time.monotonic()
     job.send_signal(number)
     said, _ = job.communicate(timeout=60)
     assert 2.5 < time.monotonic() - begin < 20
-    assert job.returncode == 128 + number
-    assert _marks(tmp_path, "saved") == ["0", "1"]
+    assert (job.returncode, _marks(tmp_path, "saved")) == (128 + number, ["0", "1"])
     assert f"unilaunch: {number.name}: the ranks have 30 s to end; a second signal ends them at once\n" in said
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
     assert unilaunch(["status"], tmp_path).stdout.startswith("stopped: 3 ranks\n")
 
 
 def test_a_second_signal_ends_at_once(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Also while ranks save; the first one says how the job has ended."""
+    """Also while ranks save, though nobody reads the console (Ctrl-C ends `| tee` too); the first is the exit code."""
     job = _start(openmpi5, "50", tmp_path)
-    job.send_signal(signal.SIGINT)
-    time.sleep(1)
-    assert job.poll() is None
-    begin = time.monotonic()
-    job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=60)
-    assert job.returncode == 130
-    assert time.monotonic() - begin < 20
-
-
-#: What saves is a thread, and an exit function, which begin when the script's last line has run; rank 2 fails to.
-THREAD = """
-import atexit, os, signal, sys, threading, time
-from pathlib import Path
-rank, stopped = os.environ["RANK"], []
-def save(name):
-    time.sleep(1.5)
-    Path(f"{name}.{rank}").touch()
-signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
-atexit.register(save, "left")
-Path(f"up.{rank}").touch()
-while not stopped:
-    time.sleep(0.05)
-if rank == "2":
-    os.kill(os.getpid(), signal.SIGSEGV)
-threading.Thread(target=save, args=("saved",)).start()
-"""
-
-
-def test_threads_and_exit_functions_save_though_nobody_reads_the_console(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Ctrl-C ends `| tee` too: what launch says finds no reader, and the ranks get the signal all the same."""
-    job = _start(openmpi5, "", tmp_path, program=THREAD)
     assert job.stdout
     job.stdout.close()
     job.send_signal(signal.SIGINT)
-    assert job.wait(60) == 130
-    assert _marks(tmp_path, "saved") == _marks(tmp_path, "left") == ["0", "1"]
-    assert "SIGSEGV" in (tmp_path / "log_output" / "rank.2" / "failure.json").read_text()
-
-
-def test_nohup_outlives_the_terminal(openmpi5: Launcher, tmp_path: Path) -> None:
-    """A SIGHUP that was ignored at the start stays ignored, by launch as by the guards."""
-    job = _start(openmpi5, "0", tmp_path, before=("nohup",))
-    job.send_signal(signal.SIGHUP)
     time.sleep(1)
     assert job.poll() is None
-    (tmp_path / "end").touch()
-    job.communicate(timeout=60)
-    assert (job.returncode, _marks(tmp_path, "saved")) == (0, [])
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(20) == 130
 
 
 def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:
     """As under srun and in a JobSet. The rank that has saved first does not end the other one; no line is shown."""
-    (tmp_path / "save.py").write_text(
-        "import os, signal, sys, time\nfrom pathlib import Path\nrank = os.environ['RANK']\n"
-        "def save(*_):\n"
-        "    time.sleep(2 * (rank == '0'))\n    Path(f'saved.{rank}').touch()\n    sys.exit(75)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "Path(f'up.{rank}').touch()\ntime.sleep(60)\n"
-    )
+    out = tmp_path / "out"
+    (tmp_path / "save.py").write_text(SAVE.replace("sys.exit(0)", "sys.exit(75)"))
     meeting = ["WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_ports(1)[0]}", f"{KEY}={'aa' * 32}"]
-    line = [sys.executable, "-m", "unilaunch", "run", "save.py"]
-    with (tmp_path / "out").open("w") as out:
-        ranks = [
-            subprocess.Popen(["env", *meeting, f"RANK={rank}", *line], cwd=tmp_path, stdout=out, stderr=out)
-            for rank in (0, 1)
-        ]
+    line = [sys.executable, "-m", "unilaunch", "run", "save.py", "--"]
+    with out.open("w") as file:
+        lines = [["env", *meeting, f"RANK={rank}", *line, seconds] for rank, seconds in ((0, "2"), (1, "0"))]
+        ranks = [Popen(line, cwd=tmp_path, stdout=file, stderr=file) for line in lines]
     try:
         wait_until(lambda: len(_marks(tmp_path, "up")) == 2)
         for rank in ranks:
             rank.terminate()
-        assert [rank.wait(60) for rank in ranks] == [75, 75], (tmp_path / "out").read_text()
+        assert [rank.wait(60) for rank in ranks] == [75, 75], out.read_text()
     finally:
-        for rank in ranks:  # none is left to the next test
-            rank.kill()
-            rank.wait()
-    assert (len(_marks(tmp_path, "saved")), (tmp_path / "out").read_text()) == (2, "")
+        for rank in ranks:
+            rank.kill()  # none is left to the next test
+    assert (len(_marks(tmp_path, "saved")), out.read_text()) == (2, "")
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
-
-
-def test_a_rank_that_has_forked_gets_the_signal(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Though a process that it has forked, and that comes out of the script, has ended well."""
-    forking = SAVE.replace('mark("up")', "os.fork() or sys.exit(0); time.sleep(0.5); mark('up')")
-    job = _start(openmpi5, "0", tmp_path, program=forking)
-    job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=60)
-    assert _marks(tmp_path, "saved") == ["0", "1"]
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -221,13 +142,12 @@ def test_a_rank_that_has_forked_gets_the_signal(openmpi5: Launcher, tmp_path: Pa
 def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
     """All ranks stop after the same epoch, with a checkpoint, one line, and the exit code for "start me again"."""
     options = ["--data-dir", "data", "--eval-every", "1000", "--precision", "float64", "--epochs"]
-    line = [*_launch(launcher), *options, "1000000", "--max-restarts", "1"]
-    with (tmp_path / "out").open("w") as out, subprocess.Popen(line, cwd=tmp_path, stdout=out, stderr=out) as job:
-        wait_until(lambda: "epoch 1/" in (tmp_path / "out").read_text())
-        begin = time.monotonic()
-        job.send_signal(number)
-        assert job.wait(60) == 75
-    assert time.monotonic() - begin < 15
+    line = _launch(launcher, *options, "1000000", "--max-restarts", "1")
+    with (tmp_path / "out").open("w") as out:
+        job = Popen(line, cwd=tmp_path, stdout=out, stderr=out)
+    wait_until(lambda: "epoch 1/" in (tmp_path / "out").read_text())
+    job.send_signal(number)
+    assert job.wait(15) == 75
     said = (tmp_path / "out").read_text()
     assert "Traceback" not in said
     (stopped,) = re.findall(r"unilaunch: stopped after epoch (\d+) of 1000000; .* in \S*log_output/checkpoints", said)
@@ -236,22 +156,3 @@ def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.S
     assert f"resumed after epoch {stopped}" in resumed.console
     whole = unilaunch(["run", *options, epochs], tmp_path).check()
     np.testing.assert_allclose(resumed.result["loss"], whole.result["loss"], rtol=0, atol=1e-9)
-
-
-def test_a_second_signal_ends_the_ranks_though_nobody_reads(openmpi5: Launcher, tmp_path: Path) -> None:
-    """As under `less`: a write of launch waits for the reader."""
-    (tmp_path / "loud.py").write_text(
-        "import os, signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "Path('up.0').write_text(str(os.getpid()))\nsys.stderr.write('x' * 400_000)\ntime.sleep(100)\n"
-    )
-    words = [*_launch(openmpi5, 1), "--grace", "60", "loud.py"]
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
-        rank = int(wait_until(lambda: (tmp_path / "up.0").exists() and (tmp_path / "up.0").read_text()))
-        time.sleep(1)  # the pipe is full
-        for _ in range(2):
-            job.send_signal(signal.SIGTERM)
-            time.sleep(1)
-        try:
-            wait_until(lambda: not Path(f"/proc/{rank}").exists(), 10)
-        finally:
-            job.communicate(timeout=60)
