@@ -153,6 +153,8 @@ def test_each_mistake_is_told_on_all_ranks(ranks: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", ["unilaunch launch -n 2", "torch.distributed.run --nproc-per-node 2"])
 def test_a_model_that_is_not_distributed_is_told(launcher: str, tmp_path: Path) -> None:
-    """Below PyG's own error, which does not know of parts."""
+    """Below PyG's own error, which does not know of parts; and in the verdict, which stands last."""
     job = alone(["-m", *launcher.split(), str(PROGRAMS / "own_mistakes.py"), "not distributed"], tmp_path)
     assert (job.returncode == 0, "model = ug.torch.distribute(model, part)" in job.console) == (False, True)
+    verdict = "\nunilaunch:   ug.torch.distribute was not called: "
+    assert (verdict in job.console) == launcher.startswith("unilaunch")

@@ -4,7 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,13 @@ def test_a_file_that_rank_0_has_not_written_yet_is_told_of_the_barrier(tmp_path:
     with pytest.raises(pickle.UnpicklingError) as caught_other:
         torch.load(other)
     assert not remedy_of(caught_other.value, 1)
+
+
+@each_part(1)
+def test_rows_that_are_assigned_to_a_part_are_told_how_to_be_given(part: GraphPart) -> None:
+    with pytest.raises(FrozenInstanceError) as caught:
+        part.x = part.x * 2  # type: ignore[misc]
+    assert "part.x.copy_(...)" in remedy_of(caught.value, 0)
 
 
 def _forward(net: Any, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
