@@ -39,6 +39,8 @@ _OTHERS = frozenset({
 DROPOUTS = _ELEMENTS | _OTHERS
 #: Functions with a dropout of their own.
 _RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
+#: Whose modules a script enters by their public methods.
+_LIBRARIES = {"torch", "torch_geometric"}
 _OF_EACH_RANK = "each rank drops elements of its own, so the curve depends on the number of ranks"
 
 _logger = logging.getLogger("unilaunch_graph")
@@ -218,13 +220,19 @@ def give_dropouts(model: torch.nn.Module, part: GraphPart) -> None:
     dropouts = Dropouts(part, type(model).__name__, int(seed))
     for module in model.modules():
         setattr(module, Dropouts.ATTRIBUTE, dropouts)
-    own = set() if isinstance(model, MessagePassing) else {*dir(type(model))} - {*dir(torch.nn.Module)}
-    for name in own:  # a script may enter by any: one that is private, or that it has compiled, too
-        if name in vars(model) or isinstance(inspect.getattr_static(model, name), FunctionType):
-            method = getattr(model, name)
-            if isinstance(method, MethodType) and method.__self__ is model:
-                setattr(model, name, MethodType(with_dropouts(method.__func__), model))
+        if module is model or type(module).__module__.split(".")[0] not in _LIBRARIES:
+            _enter_by_any_method(module)
     _follow_checkpoints()
+
+
+def _enter_by_any_method(module: torch.nn.Module) -> None:
+    """Let each method of a user's class draw masks: a script may enter by one that is private, or compiled, too."""
+    own = set() if isinstance(module, MessagePassing) else {*dir(type(module))} - {*dir(torch.nn.Module)}
+    for name in own:
+        if name in vars(module) or isinstance(inspect.getattr_static(module, name), FunctionType):
+            method = getattr(module, name)
+            if isinstance(method, MethodType) and method.__self__ is module:
+                setattr(module, name, MethodType(with_dropouts(method.__func__), module))
 
 
 def with_dropouts(method: Callable[..., Any]) -> Callable[..., Any]:

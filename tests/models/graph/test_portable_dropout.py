@@ -157,6 +157,10 @@ ENTRIES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[Any], Any]]] =
     "a module": (lambda: torch.nn.ModuleDict({"one": _model()}), lambda model: model["one"]),
     "a method": (lambda: _net(_along_edges, kind=_Entered), lambda model: model.encode),
     "a private method": (lambda: _net(_along_edges, kind=_Entered), lambda model: model._step),
+    "a module's": (
+        lambda: torch.nn.ModuleDict({"one": _net(_along_edges, kind=_Entered)}),
+        lambda model: model["one"]._step,
+    ),
 }
 
 
