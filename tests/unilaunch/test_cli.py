@@ -119,6 +119,7 @@ def test_help_shows_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> No
         ("run --help-all", 0, ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--master-port N")),
         ("launch gcn --help", 0, ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)")),
         ("doctor -h", 0, ("--hostfile", "--mpirun")), ("", 2, commands), ("help", 0, commands), ("--help", 0, commands),
+        ("logs --help", 0, ("--no-fold", "switch this off: show what several ranks write at once only")),
     ):  # fmt: skip
         shown = " ".join(_shown(line, capsys, code).split())
         assert [word for word in words if word not in shown] == []
