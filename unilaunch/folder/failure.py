@@ -85,6 +85,8 @@ _LOST_PEER = re.compile(
     r"|unexpectedly disconnected",
     re.IGNORECASE,
 )
+#: Characters of a text in a record; a program may raise an error that quotes megabytes.
+_MOST = 1 << 16
 #: The exit code with which Open MPI 5 ends a process that finds the socket of another process closed.
 _MPI_ERR_UNKNOWN = 14
 
@@ -106,13 +108,15 @@ def describe_exception(
     begun = Step.last_from_facts(progress) is not None
     return Failure(
         cause=Cause.CANNOT_START if not begun and _keeps_from_starting(error) else _cause_of(error),
-        message=_message(error),
+        message=_bounded(_message(error)),
         exit_code=exit_code,
         error="" if type(error) is RefusedTogetherError else type(error).__name__,
         phase=phase,
         progress=progress,
-        traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),
-        evidence=tuple(note for note in _notes(error) if "\n" not in note),
+        traceback=()
+        if isinstance(error, (SystemExit, UnilaunchError))
+        else tuple(map(_bounded, traceback.format_exception(error))),
+        evidence=tuple(_bounded(note) for note in _notes(error) if "\n" not in note),
         together=together,
         shown=shown,
         final=isinstance(error, UnilaunchError) and error.final,
@@ -128,6 +132,10 @@ def _first_of(error: BaseException) -> BaseException:
     while before and (isinstance(before, UnilaunchError) or type(before).__module__.startswith("mpi4py")):
         before = before.__context__
     return before or error
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[:_MOST]} ... ({len(text)} characters: the rank's log has them)"
 
 
 def _notes(error: BaseException) -> list[str]:

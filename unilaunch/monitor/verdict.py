@@ -15,6 +15,7 @@ _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSI
 #: A line that says something: MindSpore's messages begin with rows of dashes, and headings "- Kernel select failed:".
 _SAYS = re.compile(r"\s*[^-\s].*\w")
 _SHOWN = 8  # groups of consequences
+_LONGEST = 1000  # characters of a message in one line
 #: A message that is a traceback, as of torch.multiprocessing.spawn, ends with what has happened.
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -123,6 +124,7 @@ def _what(failure: Failure) -> str:
     lines = failure.message.strip().splitlines() or [""]
     says = [line for line in lines if _SAYS.match(line)] or lines
     message = says[-1 if says[0].startswith(_TRACEBACK) else 0]
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
     if failure.cause is Cause.REFUSED_INPUT:
         return message
     if failure.signal:

@@ -30,6 +30,7 @@ MEETING_HOSTS = "meeting the ranks of other hosts"
 #: Signals of the user's stop, which the agent also reports, and those that a scheduler sends before a time limit.
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
+_LONGEST_LOG = 1 << 20  # characters of a text that a message takes
 _SLOT = 1 << 16  # bytes of one status; memory that is never written costs nothing
 _COUNT = struct.Struct("=QII")
 _PACE = struct.Struct("=QdQ")
@@ -171,14 +172,16 @@ class Status:
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
         """Send the agent how this rank fails, what it was doing, and the text for its log.
 
-        If the program has closed the channel, as with every other descriptor, the text goes to standard error.
+        A text that is too long for a message goes to standard error, and so does each one if the program has closed the
+        channel, as with every other descriptor.
         """
         self.failed = True
+        if len(log) > _LONGEST_LOG:
+            _write_error(log)
+            log = ""
         failure = describe_exception(error, exit_code, self.page.facts, together=together, shown=not log)
         if not self.send(Failed(failure, log)):
-            with suppress(OSError, ValueError, AttributeError):  # the program may have closed this, too
-                sys.stderr.write(log)
-                sys.stderr.flush()
+            _write_error(log)
 
     @property
     def stopped(self) -> bool:
@@ -231,3 +234,9 @@ class Status:
         with suppress(OSError):
             socket.send_fds(self.connection, [encode(message)], [descriptor])
         os.close(descriptor)
+
+
+def _write_error(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # the program may have closed this, too
+        sys.stderr.write(text)
+        sys.stderr.flush()
