@@ -1,20 +1,22 @@
-"""A rank as its agent sees it."""
+"""A rank as its agent sees it. What a rank answers that is stopped, or stuck, is in the fault matrix."""
 
 import os
 import resource
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from unilaunch.agent import rank_process
-from unilaunch.agent.channel import Channel
+from unilaunch.agent.channel import STACKS, Channel
 from unilaunch.agent.output import HiddenOutput, Output
-from unilaunch.agent.processes import Loop
+from unilaunch.agent.processes import Loop, catches, kill_children, state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
+from unilaunch.agent.stack_reader import StackReader
 from unilaunch.folder.failure import Cause
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Progress
 from unilaunch.rank.status import Pace, StatusPage
@@ -94,3 +96,38 @@ def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
         assert [progress.age for progress in told] == [0.0] * 20
         teller.tick(200.0)
         assert told[-1].age == 81.0
+
+
+def test_a_process_without_a_handler_is_not_killed() -> None:
+    """A rank that has become another program, or whose Python has ended and whose libraries still clean up."""
+    reading, writing = os.pipe()
+    with subprocess.Popen(["sleep", "60"], stderr=writing) as process:
+        until = time.monotonic() + 30
+        while state(process.pid) != "S" or catches(process.pid, STACKS):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        reader = StackReader(reading)
+        reader.begin(process.pid)
+        assert (reader.take(time.monotonic() + 1) or "").startswith("no Python stack: ")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.kill()
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.system
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_a_child_of_another_user_is_left_alone() -> None:
+    """As one that has become another by a setuid program: it ends no agent."""
+    if not (agent := os.fork()):
+        if not os.fork():
+            time.sleep(3)
+            os._exit(0)
+        kill_children(group=-1)  # none, but its modules are loaded: the other user may not read them
+        os.setuid(65534)
+        with suppress(BaseException):
+            kill_children()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(agent, 0)[1] == 0
