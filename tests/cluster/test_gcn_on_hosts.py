@@ -1,7 +1,6 @@
 """The training on several hosts: found, counted and trained alike wherever the ranks are, under every launcher.
 
-Where the framework is none of the matter it is numpy, which starts in a tenth of the time. Slurm is not among the
-launchers: its daemons here are one machine's (tests/jobs/test_slurm.py).
+Slurm is not among the launchers: its daemons here are one machine's (tests/jobs/test_slurm.py).
 """
 
 import sys
@@ -10,21 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.conftest import EPOCHS, SHARING, MakeCluster, check_trained
+from cluster.conftest import TRAINING, UNILAUNCH, MakeCluster, bare, check_trained
 from cluster.hosts import LOGIN, Cluster
 from jobs.mpirun import NUMPY, Finished
 
 BIN = Path(sys.executable).parent
-
-MPI = Path(__file__).parents[2] / ".mpi"
-MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
-RUN = ["run", "--epochs", str(EPOCHS), "--data-dir", "data"]
-
-
-def _line(mpirun: Path, where: list[str | Path], backend: str = "numpy") -> list[str | Path]:
-    """Return the command line of a short training, *where* being mpirun's options."""
-    start = [mpirun, *where, *SHARING, "-x", "PYTHONPATH", sys.executable, "-m", "unilaunch"]
-    return [*start, *RUN, "--backend", backend]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -34,40 +24,23 @@ def test_the_hosts_of_a_hostfile(
     cluster: Cluster, mpirun: Path, backend: str, slots: list[int], curve: list[float], tmp_path: Path
 ) -> None:
     """Unequal ones too, on both frameworks; nothing runs on afterwards."""
-    where: list[str | Path] = ["--hostfile", cluster.hostfile(slots, tmp_path), "-n", str(sum(slots))]
-    check_trained(cluster.run(0, _line(mpirun, where, backend), tmp_path), sum(slots), len(slots), curve)
+    line = bare(mpirun, "--hostfile", cluster.hostfile(slots, tmp_path), "-n", str(sum(slots)))
+    check_trained(cluster.run(0, [*line, "--backend", backend], tmp_path), sum(slots), len(slots), curve)
     assert cluster.left("unilaunch") == []
 
 
-def test_hosts_named_on_the_command_line_from_a_head_node(
-    cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path
-) -> None:
-    """Mpirun runs on a host that has no rank."""
-    line = _line(mpirun, ["-H", "node0:2,node1:1", "-n", "3"])
+def test_hosts_named_from_a_head_node(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
+    """On the command line; mpirun runs on a host that has no rank."""
+    line = bare(mpirun, "-H", "node0:2,node1:1", "-n", "3")
     check_trained(cluster.run(2, line, tmp_path, NUMPY), 3, 2, curve)
 
 
-@pytest.mark.parametrize(
-    ("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("4.1", "twin"), ("5.0", "twin")], indirect=["mpirun"]
-)
-def test_one_of_two_interfaces_leads_nowhere(
-    shared_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
-) -> None:
-    """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge.
-
-    The last one is for each Open MPI: all hosts have its address, so it seems to lead somewhere.
-    """
-    hosts = shared_cluster(2, second_network=second)
-    check_trained(hosts.run(0, _line(mpirun, ["-H", "node0,node1", "-n", "2"]), tmp_path, NUMPY), 2, 2, curve)
-
-
-@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
 def test_folders_that_are_not_shared(
-    make_cluster: MakeCluster, mpirun: Path, curve: list[float], tmp_path: Path
+    make_cluster: MakeCluster, openmpi5: Path, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
     """Each rank logs on its own host, and each host makes the partition for itself; the hosts share no folder."""
     hosts = make_cluster(2, private=[tmp_path])
-    hosts.run(0, _line(mpirun, ["-H", "node0,node1", "-n", "2"]), tmp_path, NUMPY).check()
+    hosts.run(0, bare(openmpi5, "-H", "node0,node1", "-n", "2"), tmp_path, NUMPY).check()
     own = [hosts.private(host, tmp_path) for host in range(2)]
     assert [sorted(path.name for path in (folder / "log_output").iterdir()) for folder in own] == [
         [".unilaunch", "checkpoints", "rank.0", "result.json", "spec.json"], [".unilaunch", "rank.1"]
@@ -82,17 +55,15 @@ def test_hydra_over_unequal_hosts(
     name: str, title: str, how: str, cluster: Cluster, curve: list[float], tmp_path: Path
 ) -> None:
     """Through MPICH's and Intel MPI's own MPI; from `launch` in its own words, with slots as they were given."""
-    mpiexec = MPI / name / "bin" / "mpiexec"
+    mpiexec = ROOT / ".mpi" / name / "bin" / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
-    unilaunch = [sys.executable, "-m", "unilaunch"]
-    if how == "launch":
-        line = [*unilaunch, "launch", "-H", "node1:1,node0:2", "--mpirun", str(mpiexec), *RUN[1:]]
-    else:
+    line = [*UNILAUNCH, "launch", "-H", "node1:1,node0:2", "--mpirun", str(mpiexec)]
+    if how == "mpiexec":
         (tmp_path / "hosts").write_text("node0:2\nnode1:1\n")
         hosts = ["-hosts", "node0:2,node1:1"] if name == "mpich" else ["-machinefile", str(tmp_path / "hosts")]
-        line = [str(mpiexec), *hosts, "-n", "3", *unilaunch, *RUN]
-    check_trained(cluster.run(0, [*line, "--backend", "numpy"], tmp_path, NUMPY), 3, 2, curve, title)
+        line = [str(mpiexec), *hosts, "-n", "3", *UNILAUNCH, "run"]
+    check_trained(cluster.run(0, [*line, *TRAINING], tmp_path, NUMPY), 3, 2, curve, title)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("msrun", marks=pytest.mark.mindspore)])
@@ -100,19 +71,15 @@ def test_a_launcher_that_is_started_on_each_host(
     launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
     """By hand, as torchrun and msrun are; the ranks speak over sockets."""
-    common = [str(BIN / launcher)]
-    if launcher == "torchrun":
-        common += ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", cluster.addresses[0]]
-    else:
-        common += ["--worker_num", "4", "--local_worker_num", "2", "--join", "True"]
-        common += ["--master_addr", cluster.addresses[0]]
     environ = NUMPY | {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"}  # msrun starts what PATH calls python
     jobs = []
     for host in range(2):
-        own = ["--node-rank", str(host), "-m", "unilaunch"]
+        common = ["--master_addr", cluster.addresses[0], "--node_rank", str(host)]
+        words = ["--nnodes", "2", "--nproc-per-node", "2", *common, "-m", "unilaunch"]
         if launcher == "msrun":
-            own = ["--node_rank", str(host), "--log_dir", f"msrun.{host}", str(MAIN)]
-        jobs.append(cluster.start(host, [*common, *own, *RUN, "--backend", "numpy"], tmp_path, environ))
+            words = ["--worker_num", "4", "--local_worker_num", "2", "--join", "True", *common]
+            words += ["--log_dir", f"msrun.{host}", str(ROOT / "unilaunch" / "__main__.py")]
+        jobs.append(cluster.start(host, [BIN / launcher, *words, "run", *TRAINING], tmp_path, environ))
     ended = [job.finish() for job in jobs]
     check_trained(ended[0], 4, 2, curve, launcher)
 
@@ -127,8 +94,7 @@ def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(
     """
     (tmp_path / "train.py").touch()
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    hosts = str(cluster.hostfile([1, 1], tmp_path))
-    line = [str(mpirun), "--hostfile", hosts, "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
+    line = [mpirun, "-H", "node0,node1", "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
     hints: list[str] = []
     for _ in range(10):  # on a busy machine mpirun can end rank 0 while its Python still starts: then nobody can say it
         job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root})

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,6 @@ FIELDS = {
     "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "0d4e5f",
 }
 EPOCHS = 100
-
-
-def _emit(folder: Path, shape: list[str]) -> dict[str, Any]:
-    options = [*shape, "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
-               "--output-dir", f"{folder}/{{job}}", "--data-dir", f"{folder}/data",
-               "--epochs", str(EPOCHS), "--backend", "numpy"]  # fmt: skip
-    emitted = unilaunch(["launch", "--emit", "jobset", *options], folder, NUMPY).check()
-    fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
-    return fields
 
 
 def _value(variable: dict[str, Any], index: int) -> str:
@@ -65,7 +55,10 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(
 
     They find it since `{job}` is the JobSet's UID.
     """
-    fields = _emit(tmp_path, shape)
+    options = [*shape, "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{tmp_path}", "--backend", "numpy"]
+    options += ["--output-dir", f"{tmp_path}/{{job}}", "--data-dir", f"{tmp_path}/data", "--epochs", str(EPOCHS)]
+    emitted = unilaunch(["launch", "--emit", "jobset", *options], tmp_path, NUMPY).check()
+    fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
     template = fields["spec"]["replicatedJobs"][0]
     name = fields["metadata"]["name"]
     for own in cluster.names:  # the headless service of the JobSet
@@ -75,7 +68,7 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(
     pods = _start(job, cluster, tmp_path, 0.05)
     log = tmp_path / "0d4e5f" / "rank.0" / "events.jsonl"
     wait_until(lambda: log.exists() and '"epoch": 10,' in log.read_text(), DEADLINE)
-    os.kill(cluster.first(2, words), signal.SIGTERM)
+    cluster.kill(2, words)
     interrupted = [pod.finish() for pod in pods]
     ends_as_interruption = job["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
     assert [pod.returncode for pod in interrupted] == ends_as_interruption * 3, interrupted[0].console

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,13 @@ from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.spec.variables import MONITOR
 
-PROLOGUE = """
+#: A rank ends in time on a busy machine too: its agent stays for FAREWELL to send what it has.
+PROGRAM = """
 import os, signal, subprocess, sys, time
-from pathlib import Path
 from unilaunch.agent import rank_process
 from unilaunch.agent.under_launcher import supervise
 from unilaunch.monitor.messages import Named, Placed
-rank_process.FAREWELL = 20.0  # a rank ends in time on a busy machine too
+rank_process.FAREWELL = float(sys.argv[1])
 def begin(status):
     os.mkdir('rank.0')
     status.send(Named(0, 'here'))
@@ -27,15 +28,19 @@ def begin(status):
     status.note(phase='train'); status.page.note(epoch=3, epochs=5)
     time.sleep(0.05)
 def work(status):
-    begin(status)
+    PROGRAM
+    return 0
+sys.exit(supervise(ENVIRON, work))
 """
 
 
-def _run(program: str, folder: Path, prologue: str = PROLOGUE) -> subprocess.CompletedProcess[str]:
-    body = "".join(f"    {line}\n" for line in program.strip().splitlines())
-    line = [sys.executable, "-c", f"{prologue}{body}    return 0\nsys.exit(supervise({{}}, work))\n"]
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # noqa: TID251
-    return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+def _start(
+    program: str, folder: Path, environ: dict[str, str] | None = None, farewell: float = 20.0
+) -> "subprocess.Popen[str]":
+    text = PROGRAM.replace("PROGRAM", program.replace("\n", "\n    ")).replace("ENVIRON", repr(environ or {}))
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # noqa: TID251
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", text, str(farewell)], cwd=folder, env=own, **pipes)
 
 
 def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
@@ -43,19 +48,19 @@ def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
 
     Ten thousand lines, the first before the folder is known, the last without an end, and then SIGKILL.
     """
-    done = _run(
-        "for i in range(10000): print(f'line {i}')\n"
+    program = (
+        "print('early'); begin(status)\nfor i in range(10000): print(f'line {i}')\n"
         "sys.stdout.flush(); os.write(1, b'from below\\n'); subprocess.run(['echo', 'from a child'])\n"
-        "print('an error', file=sys.stderr); os.write(2, b'glog\\n'); os.write(1, b'last'); os.kill(os.getpid(), 9)\n",
-        tmp_path,
-        PROLOGUE.replace("    begin(status)\n", "    print('early')\n    begin(status)\n"),
+        "print('an error', file=sys.stderr); os.write(2, b'glog\\n'); os.write(1, b'last'); os.kill(os.getpid(), 9)"
     )
-    assert done.returncode == 137
+    rank = _start(program, tmp_path)
+    shown, errors = rank.communicate()
+    assert rank.returncode == 137
     kept = (tmp_path / "rank.0" / "stdout").read_text()
     lines = "".join(f"line {i}\n" for i in range(10000))
-    assert kept == done.stdout == f"early\n{lines}from below\nfrom a child\nlast"
+    assert kept == shown == f"early\n{lines}from below\nfrom a child\nlast"
     assert (tmp_path / "rank.0" / "stderr").read_text() == "an error\nglog\n"
-    assert done.stderr.startswith("an error\nglog\n")
+    assert errors.startswith("an error\nglog\n")
     last = (tmp_path / "rank.0" / "times").read_text().splitlines()[-1].split()
     assert abs(float(last[0]) - time.time()) < 60
     assert int(last[1]) == len(kept)
@@ -68,11 +73,11 @@ def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object], tmp_path: Path) -> None:
     """Who, at what, and the last lines of the log."""
-    done = _run(f"print('a last word', file=sys.stderr)\n{end}", tmp_path)
-    assert done.returncode == code
+    rank = _start(f"begin(status)\nprint('a last word', file=sys.stderr)\n{end}", tmp_path)
+    rank.communicate()
     failure = json.loads((tmp_path / "rank.0" / "failure.json").read_text())
-    assert expected.items() <= failure.items()
-    assert (failure["rank"], failure["host"], failure["phase"], failure["exit_code"]) == (0, "here", "train", code)
+    expected |= {"rank": 0, "host": "here", "phase": "train", "exit_code": rank.returncode}
+    assert (rank.returncode, failure | expected) == (code, failure)
     assert failure["progress"] == {"epoch": 3, "epochs": 5}
     assert "a last word" in failure["last_lines"]
 
@@ -80,16 +85,14 @@ def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object
 def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
     """The monitor hears nothing of it and orders nothing: the agent says what it saw, and waits for no order."""
     heard = listen([], several=False, host_timeout=15)
-    program = f"{PROLOGUE}    os._exit(5)\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
-    line = [sys.executable, "-c", program.replace("    begin(status)\n", "")]
     with Inbox(heard) as inbox:
-        running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        rank = _start("os._exit(5)", tmp_path, {MONITOR: heard.where})
         deadline = time.monotonic() + 15  # it was 30 s
-        while running.poll() is None:
+        while rank.poll() is None:
             assert time.monotonic() < deadline
             inbox.take(0.05)
-    _, errors = running.communicate()
-    assert running.returncode == 5
+    assert rank.returncode == 5
+    errors = rank.communicate()[1]
     assert "ended with exit code 5" in errors
     assert "rank -1" not in errors
 
@@ -97,7 +100,7 @@ def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
 def test_a_rank_that_has_ended_does_not_wait_for_a_monitor_that_never_answers(tmp_path: Path) -> None:
     """Its host may be behind a firewall, or `launch` is stopped: what waits to be sent is no reason to stay."""
     heard = listen([], several=False, host_timeout=15)  # nobody accepts
-    prologue = PROLOGUE.replace("20.0", "1.0")  # the agent stays so long to send what it has, and no longer
-    text = f"{prologue}    return 0\nsys.exit(supervise({{'{MONITOR}': '{heard.where}'}}, work))\n"
-    assert subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=False).returncode == 0
+    rank = _start("begin(status)", tmp_path, {MONITOR: heard.where}, 1.0)
+    rank.communicate(timeout=60)
+    assert rank.returncode == 0
     heard.listener.close()

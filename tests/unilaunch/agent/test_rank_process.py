@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from jobs.mpirun import wait_until
 from unilaunch.agent import rank_process
 from unilaunch.agent.channel import STACKS, Channel
 from unilaunch.agent.output import HiddenOutput, Output
@@ -63,8 +64,7 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
     number: int, age: float, status: int, cause: Cause
 ) -> None:
     with _rank() as (rank, passed_on):
-        rank.passed_on[number] = time.monotonic() - age
-        rank.number = 0
+        rank.passed_on[number], rank.number = time.monotonic() - age, 0
         rank.exited(status, resource.getrusage(resource.RUSAGE_SELF))
         rank.output.end()
         rank.abandoned = True
@@ -102,10 +102,7 @@ def test_a_process_without_a_handler_is_not_killed() -> None:
     """A rank that has become another program, or whose Python has ended and whose libraries still clean up."""
     reading, writing = os.pipe()
     with subprocess.Popen(["sleep", "60"], stderr=writing) as process:
-        until = time.monotonic() + 30
-        while state(process.pid) != "S" or catches(process.pid, STACKS):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: state(process.pid) == "S" and not catches(process.pid, STACKS))
         reader = StackReader(reading)
         reader.begin(process.pid)
         assert (reader.take(time.monotonic() + 1) or "").startswith("no Python stack: ")
