@@ -47,8 +47,7 @@ def test_a_framework_on_processors_only(tmp_path: Path) -> None:
     ("import torch_geometric\nimport torch\n", "", None),
     ("try:\n    import torch\nexcept ImportError:\n    torch = None\n", "", None),
     ("def main():\n    import torch\n", "", None),
-    ("import torch as\n", "", None),
-    ("", "", None),
+    ("print('hello')\nimport torch\n", "", None), ("import torch as\n", "", None), ("", "", None),
     ("import torch\n", "torch.py", None), ("import random\nimport numpy\nimport torch\n", "random.py", None),
     ("import torch\n", "torch/", None), ("import random\nimport numpy\nimport torch\n", "numpy/", None),
 ])  # fmt: skip
@@ -56,5 +55,5 @@ def test_a_script(text: str, neighbour: str, expected: str | None, tmp_path: Pat
     """What stands before the import must not be able to change it; nor a neighbour that Python would find before."""
     (tmp_path / "train.py").write_text(text)
     path = tmp_path / neighbour
-    path.mkdir(exist_ok=True) if neighbour.endswith("/") or not neighbour else path.touch()
+    path.touch() if path.suffix == ".py" else path.mkdir(exist_ok=True)
     assert first_import(Target("script", str(tmp_path / "train.py")), ("torch", "mindspore")) == expected

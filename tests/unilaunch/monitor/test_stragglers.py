@@ -26,27 +26,19 @@ def _named(busy: Sequence[Sequence[float]], steps: Sequence[int] = (20, 20, 20, 
 
 
 def test_a_straggler_is_named_once_after_two_windows() -> None:
+    """A fault of 1.3 among few ranks too, with the others' noise of 5 %."""
     (named,) = _named([[0.1, 0.1, 0.16, 0.1]] * 4)
     assert named.line == "straggler: rank 2 on node2, 1.6 x the median for 40 steps"
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_fault_of_1_3_is_found_among_few_ranks(ranks: int) -> None:
-    """With the others' noise of 5 %."""
-    busy = [0.1, 0.105, 0.1, 0.095][: ranks - 1]
-    assert [one.rank for one in _named([[*busy, 0.13]] * 2)] == [ranks - 1]
+    assert [one.rank for one in _named([[0.1, 0.13]] * 2)] == [1]
+    assert [one.rank for one in _named([[0.1, 0.105, 0.1, 0.13]] * 2)] == [3]
 
 
 def test_a_straggler_is_named_though_ranks_report_at_different_moments() -> None:
     """As measured: in turn ten steps of one rank and nineteen of the other arrive within a second."""
-    stragglers = Stragglers()
-    counts = [(0, 0), (10, 19), (29, 29), (39, 48), (58, 58)]
-    found = [
-        stragglers.look(
-            {0: Progress({}, 0.0, fast, fast * 0.08), 1: Progress({}, 0.0, slow, slow * 0.104)}, HOSTS, time
-        )
-        for time, (slow, fast) in enumerate(counts)
-    ]
+    stragglers, found = Stragglers(), []
+    for time, (slow, fast) in enumerate([(0, 0), (10, 19), (29, 29), (39, 48), (58, 58)]):
+        paces = {0: Progress({}, 0.0, fast, fast * 0.08), 1: Progress({}, 0.0, slow, slow * 0.104)}
+        found.append(stragglers.look(paces, HOSTS, time))
     assert [one.rank for one in found if one] == [1]
 
 
