@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from jobs.conftest import LAUNCHERS, find_launcher
 from jobs.mpirun import NUMPY, Finished, unilaunch
 
 MakeCluster = Callable[..., Cluster]
+#: Parametrize a test whose cases are for one Open MPI each.
+with_mpirun = partial(pytest.mark.parametrize, indirect=["mpirun"])
 PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
 #: The folder of what breaks a rank; see tests/faults/inject.
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
@@ -52,12 +54,6 @@ def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeClust
             return kept.enter_context(Cluster(number, tmp_path_factory.mktemp("cluster"), **options))
 
         yield make
-
-
-@pytest.fixture(scope="session")
-def shared_cluster(make_cluster: MakeCluster) -> MakeCluster:
-    """Make special hosts once, for all tests that leave them as they are."""
-    return cache(make_cluster)
 
 
 @pytest.fixture(scope="session")

@@ -23,16 +23,14 @@ import psutil
 
 from jobs.mpirun import DEADLINE, Finished
 
-#: Where the hosts' addresses begin, by IP version, and how long the networks' prefixes are.
-NETWORKS = {4: "10.78.0.", 6: "fd00:78::"}
-PREFIXES = {4: 24, 6: 64}
-#: Every host has an address of it, and none reaches another's.
-DEAD_NETWORK = "10.78.1"
+#: Where the hosts' addresses begin, by IP version; and those of a network in which no host reaches another's.
+NETWORKS, DEAD_NETWORK = {4: "10.78.0.", 6: "fd00:78::"}, "10.78.1."
 #: The address that every host has alike, as each has one for its own containers.
 TWIN = "172.17.0.1"
 TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount", "nft")
 #: What a person who is logged in has; a rank on another host gets what sshd gives.
 LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
+Line = Sequence[str | Path]
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 _SCRATCH = "/run/scratch"
 _CHAIN = "add chain bridge {} forward {{ type filter hook forward priority 0; }}"
@@ -202,9 +200,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._kept.close()
 
-    def start(
-        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None
-    ) -> Running:
+    def start(self, host: int, line: Line, folder: Path, environ: dict[str, str] | None = None) -> Running:
         """Start a command on a host, in *folder* as that host sees it; the result is looked for there too.
 
         It finds *environ* in its environment beside what a person who logs in has.
@@ -218,9 +214,7 @@ class Cluster:
             )  # fmt: skip
         return Running(self, process, written, time.monotonic(), folder)
 
-    def run(
-        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None
-    ) -> Finished:
+    def run(self, host: int, line: Line, folder: Path, environ: dict[str, str] | None = None) -> Finished:
         """Run a command on a host to its end; see `start` and `Running.finish`."""
         return self.start(host, line, folder, environ).finish()
 
@@ -353,7 +347,7 @@ class Cluster:
 
     def _interfaces(self, index: int) -> list[str]:
         """Return the addresses of a host's eth0, eth1."""
-        good, dead = self.addresses[index], f"{DEAD_NETWORK}.{10 + index}"
+        good, dead = self.addresses[index], f"{DEAD_NETWORK}{10 + index}"
         return {None: [good], "before": [dead, good], "after": [good, dead], "twin": [good, TWIN]}[self._second]
 
     def _plug_in(self, index: int) -> None:
@@ -373,7 +367,7 @@ class Cluster:
         for folder in self._private:
             (own := self.private(index, folder)).mkdir(parents=True)
             binds.append((str(own), str(folder)))
-        addresses = [f"{address}/{PREFIXES[6 if ':' in address else 4]}" for address in self._interfaces(index)]
+        addresses = [f"{address}/{64 if ':' in address else 24}" for address in self._interfaces(index)]
         return {
             "name": self.names[index],
             "address": self.addresses[index],

@@ -66,10 +66,7 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
 
 
 def test_hosts_without_a_shared_folder_start_again(make_cluster: MakeCluster, mpirun: Path, tmp_path: Path) -> None:
-    """Each host's folder is claimed anew, and each is told the count of this launch, whatever it was started under.
-
-    The rank of the second attempt finds the same MPI and the same transport as that of the first.
-    """
+    """Each host is told the count of this launch; the second attempt finds the same MPI and transport as the first."""
     (own := tmp_path / "own").mkdir()
     hosts = make_cluster(2, private=[own])
     folders = [hosts.private(host, own) for host in range(2)]
@@ -88,10 +85,7 @@ def test_hosts_without_a_shared_folder_start_again(make_cluster: MakeCluster, mp
 
 
 def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, tmp_path: Path) -> None:
-    """With 5 % of the packets lost before and after it, busy ranks and an idle one, under launch and a bare mpirun.
-
-    Four jobs, of both versions of Open MPI, share the silence.
-    """
+    """With 5 % of the packets lost around it, busy ranks and an idle one, in four jobs that share the silence."""
     jobs = []
     hosts = ["--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
     for version in LAUNCHERS:

@@ -9,17 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.conftest import TRAINING, UNILAUNCH, MakeCluster, bare, check_trained
-from cluster.hosts import LOGIN, Cluster
+from cluster.conftest import TRAINING, UNILAUNCH, MakeCluster, bare, check_trained, with_mpirun
+from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY, Finished
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    ("mpirun", "backend", "slots"), [("4.1", "mindspore", [1, 1]), ("5.0", "torch", [1, 2, 1])], indirect=["mpirun"]
-)
+@with_mpirun(("mpirun", "backend", "slots"), [("4.1", "mindspore", [1, 1]), ("5.0", "torch", [1, 2, 1])])
 def test_the_hosts_of_a_hostfile(
     cluster: Cluster, mpirun: Path, backend: str, slots: list[int], curve: list[float], tmp_path: Path
 ) -> None:
@@ -35,9 +33,7 @@ def test_hosts_named_from_a_head_node(cluster: Cluster, mpirun: Path, curve: lis
     check_trained(cluster.run(2, line, tmp_path, NUMPY), 3, 2, curve)
 
 
-def test_folders_that_are_not_shared(
-    make_cluster: MakeCluster, openmpi5: Path, curve: list[float], tmp_path: Path
-) -> None:  # fmt: skip
+def test_no_shared_folder(make_cluster: MakeCluster, openmpi5: Path, curve: list[float], tmp_path: Path) -> None:
     """Each rank logs on its own host, and each host makes the partition for itself; the hosts share no folder."""
     hosts = make_cluster(2, private=[tmp_path])
     hosts.run(0, bare(openmpi5, "-H", "node0,node1", "-n", "2"), tmp_path, NUMPY).check()
@@ -51,10 +47,8 @@ def test_folders_that_are_not_shared(
 
 @pytest.mark.parametrize("how", ["mpiexec", "launch"])
 @pytest.mark.parametrize(("name", "title"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
-def test_hydra_over_unequal_hosts(
-    name: str, title: str, how: str, cluster: Cluster, curve: list[float], tmp_path: Path
-) -> None:
-    """Through MPICH's and Intel MPI's own MPI; from `launch` in its own words, with slots as they were given."""
+def test_hydra(name: str, title: str, how: str, cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+    """Through MPICH's and Intel MPI's own MPI; from `launch` in its own words, with unequal slots as given."""
     mpiexec = ROOT / ".mpi" / name / "bin" / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
@@ -67,9 +61,7 @@ def test_hydra_over_unequal_hosts(
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("msrun", marks=pytest.mark.mindspore)])
-def test_a_launcher_that_is_started_on_each_host(
-    launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
-) -> None:  # fmt: skip
+def test_a_launcher_started_on_each_host(launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
     """By hand, as torchrun and msrun are; the ranks speak over sockets."""
     environ = NUMPY | {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"}  # msrun starts what PATH calls python
     jobs = []
@@ -82,23 +74,3 @@ def test_a_launcher_that_is_started_on_each_host(
         jobs.append(cluster.start(host, [BIN / launcher, *words, "run", *TRAINING], tmp_path, environ))
     ended = [job.finish() for job in jobs]
     check_trained(ended[0], 4, 2, curve, launcher)
-
-
-@pytest.mark.parametrize("mpirun", ["4.1"], indirect=True)
-def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(
-    mpirun: Path, cluster: Cluster, tmp_path: Path
-) -> None:  # fmt: skip
-    """The other host has no `python` in its PATH: mpirun ends rank 0, and rank 0's agent says what to add.
-
-    Open MPI 5 finds that out before it starts any rank, and its own message is all there is.
-    """
-    (tmp_path / "train.py").touch()
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    line = [mpirun, "-H", "node0,node1", "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
-    hints: list[str] = []
-    for _ in range(10):  # on a busy machine mpirun can end rank 0 while its Python still starts: then nobody can say it
-        job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root})
-        assert job.returncode
-        if hints := [said for said in job.refusals() if "the ranks of other hosts did not come" in said]:
-            break
-    assert "type mpirun -x PATH ..." in hints[0]

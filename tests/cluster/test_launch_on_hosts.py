@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.conftest import LAUNCH, PROGRAMS, SHARING, TRAINING, UNILAUNCH, MakeCluster
+from cluster.conftest import LAUNCH, PROGRAMS, TRAINING, MakeCluster, with_mpirun
 from cluster.hosts import Cluster
 from jobs.mpirun import DEADLINE, NUMPY, wait_until
 
@@ -68,9 +68,7 @@ def test_the_input_reaches_another_host_whole_and_ends(cluster: Cluster, mpirun:
         assert sorted(job.stdout.splitlines()) == ["rank 0 read 200001 lines", "rank 1 read 0 lines"]
 
 
-def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
-    cluster: Cluster, openmpi5: Path, tmp_path: Path
-) -> None:  # fmt: skip
+def test_a_host_that_does_not_answer_is_named_at_once(cluster: Cluster, openmpi5: Path, tmp_path: Path) -> None:
     """In the time of one ssh, where mpirun would wait for minutes; in one line, that says how to check all hosts."""
     hostfile = cluster.hostfile([1, 1, 1], tmp_path)
     with cluster.without(2):
@@ -115,13 +113,10 @@ def test_a_daemon_logs_in_to_a_further_host(cluster: Cluster, mpirun: Path, tmp_
     assert cluster.run(0, line, tmp_path).check().stdout.count("hello") == 3
 
 
-def test_values_and_a_failure_come_back_without_a_shared_file_system(
-    make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
-) -> None:  # fmt: skip
-    """Arrays too, by rank, with the host that each really ran on; and they are written where the launch was.
+def test_what_comes_back_without_a_shared_folder(make_cluster: MakeCluster, mpirun: Path, tmp_path: Path) -> None:
+    """Values, also arrays, by rank with its host; of a failure who, where, why; all are written where the launch was.
 
-    A variable and a folder of the job hold on every host. Of a failure: who, where, why, and its exit code, from a host
-    where the launching one sees no file.
+    A variable and a folder of the job hold on every host.
     """
     hosts = make_cluster(2, private=[tmp_path])
     here, shift = hosts.private(0, tmp_path) / "log_output", {"SHIFT": "5"}
@@ -145,9 +140,7 @@ def test_values_and_a_failure_come_back_without_a_shared_file_system(
 
 
 @pytest.mark.parametrize(("map_by", "nprocs"), [("node", 5), ("ppr:1:node", 3)])
-def test_ranks_go_where_the_plan_says(
-    cluster: Cluster, mpirun: Path, map_by: str, nprocs: int, tmp_path: Path
-) -> None:  # fmt: skip
+def test_ranks_go_where_planned(cluster: Cluster, mpirun: Path, map_by: str, nprocs: int, tmp_path: Path) -> None:
     """Uneven and round-robin: the table of --dry-run is what mpirun does, and local and node ranks follow the hosts."""
     hosts = "node0:2,node1:3,node2:1"
     options = ["--hosts", hosts, "-n", str(nprocs), "--map-by", map_by, "--mpirun", mpirun, "--dry-run", "--json"]
@@ -161,13 +154,11 @@ def test_ranks_go_where_the_plan_says(
     ]
 
 
-@pytest.mark.parametrize(("mpirun", "variable", "text"), [
+@with_mpirun(("mpirun", "variable", "text"), [
     ("4.1", "PBS_NODEFILE", "node0\nnode1\nnode1\n"), ("5.0", "LSB_MCPU_HOSTS", "node0 1 node1 2"),
     ("5.0", "PE_HOSTFILE", "node0 1 all.q@node0 <NULL>\nnode1 2 all.q@node1 <NULL>\n"),
-], indirect=["mpirun"])  # fmt: skip
-def test_ranks_are_on_every_host_of_an_allocation(
-    cluster: Cluster, mpirun: Path, variable: str, text: str, tmp_path: Path
-) -> None:
+])  # fmt: skip
+def test_every_host_of_an_allocation(cluster: Cluster, mpirun: Path, variable: str, text: str, tmp_path: Path) -> None:
     """Of PBS, LSF and Grid Engine: an Open MPI that was built without them would start every rank on the first host."""
     (tmp_path / "allocated").write_text(text)
     environ = {variable: str(tmp_path / "allocated") if variable.endswith("FILE") else text}
@@ -175,31 +166,16 @@ def test_ranks_are_on_every_host_of_an_allocation(
     assert [value[:3] for _, value in said["ranks"]] == [["node0", 0, 1], ["node1", 0, 2], ["node1", 1, 2]]
 
 
-@pytest.mark.parametrize(("mpirun", "how"), [("4.1", "launch"), ("5.0", "mpirun")], indirect=["mpirun"])
-def test_a_program_may_initialise_mpi_itself(cluster: Cluster, mpirun: Path, how: str, tmp_path: Path) -> None:
-    """And end it, on several hosts as on one. (Under a bare mpirun of Open MPI 5 its ranks have met through MPI.)"""
-    start = {"launch": [*LAUNCH, "--mpirun", mpirun], "mpirun": [mpirun, *SHARING]}[how]
-    line = [*start, "--hostfile", cluster.hostfile([2, 1], tmp_path), *[*UNILAUNCH, "run"] * (how == "mpirun")]
-    job = cluster.run(0, [*line, PROGRAMS / "own_mpi.py"], tmp_path).check()
-    assert [job.said(rank) for rank in range(3)] == ["sum 3\n"] * 3
-
-
-def test_a_second_job_is_refused_on_another_host_of_a_shared_file_system(
-    cluster: Cluster, openmpi5: Path, tmp_path: Path
-) -> None:  # fmt: skip
-    """Which names the first one and its host; the first one's output is all its own, from both of its hosts.
-
-    The ranks refuse, whichever Open MPI has started them.
-    """
+def test_a_second_job_is_refused_on_another_host(cluster: Cluster, openmpi5: Path, tmp_path: Path) -> None:
+    """Which names the first one and its host; the first one's output is all its own, from both of its hosts."""
     (tmp_path / "first.py").write_text(
         "import os, time\nfrom pathlib import Path\nPath('began.' + os.environ['RANK']).touch()\n"
         "while not Path('end').exists(): time.sleep(0.1)\nprint('done', os.environ['RANK'])\n"
     )
-    (tmp_path / "second.py").write_text("print('second')\n")
     line = [*LAUNCH, "--mpirun", openmpi5, "-H"]
     first = cluster.start(0, [*line, "node0:1,node1:1", "first.py"], tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("began.*"))) == 2, DEADLINE)
-    second = cluster.run(2, [*line, "node2:1,node1:1", "second.py"], tmp_path)
+    second = cluster.run(2, [*line, "node2:1,node1:1", "first.py"], tmp_path)
     (tmp_path / "end").touch()
     ended = first.finish().check()
     assert re.search(r"log_output: run \S+ is writing there \(process \d+ on node[01], since ", second.refusal())

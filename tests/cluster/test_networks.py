@@ -1,5 +1,6 @@
 """Networks between hosts that are not plain: of two interfaces, of IPv6 only, behind a firewall, with odd names."""
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import LAUNCH, PROGRAMS, SECRET, TRAINING, UNILAUNCH, MakeCluster, bare, check_trained
+from cluster.conftest import (
+    LAUNCH,
+    PROGRAMS,
+    SECRET,
+    TRAINING,
+    UNILAUNCH,
+    MakeCluster,
+    bare,
+    check_trained,
+    with_mpirun,
+)
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY
 
@@ -39,43 +50,34 @@ def narrow(make_cluster: MakeCluster) -> Iterator[Cluster]:
         yield hosts
 
 
-@pytest.mark.parametrize(
-    ("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("4.1", "twin"), ("5.0", "twin")], indirect=["mpirun"]
-)
+@with_mpirun(("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("4.1", "twin"), ("5.0", "twin")])
 def test_one_of_two_interfaces_leads_nowhere(
-    shared_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
+    make_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
 ) -> None:
-    """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge.
-
-    The last one is for each Open MPI: all hosts have its address, so it seems to lead somewhere.
-    """
-    hosts = shared_cluster(2, second_network=second)
+    """The network that connects the hosts is found: before it, after it, or like docker's bridge, which all have."""
+    hosts = make_cluster(2, second_network=second)
     check_trained(hosts.run(0, bare(mpirun, *TWO, "-n", "2"), tmp_path, NUMPY), 2, 2, curve)
 
 
-@pytest.mark.parametrize(
-    ("mpirun", "how"), [("4.1", "launch"), ("4.1", "mpirun"), ("5.0", "mpirun")], indirect=["mpirun"]
-)
-def test_ipv6_only(ipv6: Cluster, mpirun: Path, how: str, curve: list[float], tmp_path: Path) -> None:
-    """As over IPv4, from `launch` (with 5.0: by addresses, below) and under a bare mpirun."""
-    line = {"launch": [*LAUNCH, "--mpirun", mpirun, *TWO, *TRAINING], "mpirun": bare(mpirun, *TWO, "-n", "2")}[how]
-    check_trained(ipv6.run(0, line, tmp_path, NUMPY), 2, 2, curve, "Open MPI")
-
-
-@pytest.mark.parametrize("how", ["-H", "--hostfile"])
-def test_hosts_that_are_given_as_ipv6_addresses(
-    ipv6: Cluster, mpirun: Path, how: str, curve: list[float], tmp_path: Path
-) -> None:
-    """Open MPI 5 reads them in a hostfile. What Open MPI cannot read is refused: in -H, and by Open MPI 4 anywhere."""
-    file = ipv6.hostfile([1, 1], tmp_path)
-    where = {"-H": ",".join(f"[{address}]:1" for address in ipv6.addresses), "--hostfile": file}[how]
-    job = ipv6.run(0, [*LAUNCH, "--mpirun", mpirun, how, where, *TRAINING], tmp_path, NUMPY)
-    if how == "--hostfile" and not str(mpirun).startswith("/usr"):
-        check_trained(job, 2, 2, curve, "Open MPI")
+@with_mpirun(("mpirun", "how", "refused"), [
+    ("4.1", "launch", False), ("4.1", "mpirun", False), ("4.1", "--hostfile", True),
+    ("5.0", "-H", True), ("5.0", "mpirun", False), ("5.0", "--hostfile", False),
+])  # fmt: skip
+def test_ipv6_only(
+    ipv6: Cluster, mpirun: Path, how: str, refused: object, curve: list[float], tmp_path: Path
+) -> None:  # fmt: skip
+    """As over IPv4, by names and by addresses: Open MPI 5 reads these in a hostfile; elsewhere they are refused."""
+    launch = [*LAUNCH, "--mpirun", mpirun, *TRAINING]
+    lines = {
+        "launch": [*launch, *TWO], "--hostfile": [*launch, "--hostfile", ipv6.hostfile([1, 1], tmp_path)],
+        "mpirun": bare(mpirun, *TWO, "-n", "2"),
+        "-H": [*launch, "-H", ",".join(f"[{address}]:1" for address in ipv6.addresses)],
+    }  # fmt: skip
+    job = ipv6.run(0, lines[how], tmp_path, NUMPY)
+    if refused:
+        assert re.search(rf"{ipv6.addresses[0]}: Open MPI .* takes no IPv6 address", job.refusal())
     else:
-        refusal = job.refusal()
-        assert f"{ipv6.addresses[0]}: Open MPI" in refusal
-        assert "takes no IPv6 address" in refusal
+        check_trained(job, 2, 2, curve, "Open MPI")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "Slurm"])
@@ -95,19 +97,16 @@ def test_ranks_that_meet_over_sockets(ipv6: Cluster, launcher: str, curve: list[
     check_trained(ended[0], 2, 2, curve, launcher)
 
 
-@pytest.mark.parametrize(("mpirun", "options", "master", "interface"), [
+@with_mpirun(("mpirun", "options", "master", "interface"), [
     ("4.1", {"version": 6, "second_network": "before"}, "", "eth1"),
     ("5.0", {"version": 6, "second_network": "after"}, "", "eth0"),
     ("5.0", {"version": 6, "second_network": "twin"}, "", "eth0"),
     ("5.0", {"named_loopback": True}, "node0", "eth0"),
-], indirect=["mpirun"], ids=["before", "after", "twin", "own name"])  # fmt: skip
+], ids=["before", "after", "twin", "own name"])  # fmt: skip
 def test_where_a_script_meets(
     make_cluster: MakeCluster, mpirun: Path, options: dict[str, object], master: str, interface: str, tmp_path: Path
 ) -> None:
-    """A script for torchrun finds the address and the interface that has it, where another has IPv4 and leads nowhere.
-
-    And with MASTER_ADDR=$(hostname), as scripts have it, where the host's own name means 127.0.1.1 (Debian).
-    """
+    """Where another interface has IPv4 and leads nowhere; with MASTER_ADDR=$(hostname), which is 127.0.1.1 (Debian)."""
     hosts = make_cluster(2, **options)
     shutil.copy(PROGRAMS / "meet.py", tmp_path)
     named = ["--master-addr", master] if master else []

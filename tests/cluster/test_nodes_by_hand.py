@@ -76,10 +76,7 @@ def test_a_training_has_the_curve_of_one_process(cluster: Cluster, curve: list[f
 
 @pytest.mark.parametrize("numbered", ["by hand", "as they come"])
 def test_who_the_ranks_are(numbered: str, cluster: Cluster, tmp_path: Path) -> None:
-    """As under torchrun; the launcher's port is not that of the ranks, and no rank has the secret.
-
-    Nodes may be numbered as they come, in torchrun's words: node 0 is the one that has the address, whichever is first.
-    """
+    """As under torchrun: no rank has the launcher's port or the secret. Node 0 is the one that has the address."""
     words = ["--rdzv-backend", "c10d", "--rdzv-id", "7", "--rdzv-endpoint", f"{cluster.addresses[0]}:29477"]
     environ = {**SECRET, "MASTER_ADDR": cluster.addresses[0], "MASTER_PORT": "29477"}
     for job in _start(cluster, tmp_path, WHO, *words * (numbered == "as they come"), environ=environ):
@@ -106,10 +103,7 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
 
 
 def test_a_failure_on_the_other_node_ends_both_and_starts_again(cluster: Cluster, tmp_path: Path) -> None:
-    """Both nodes have its exit code; with --max-restarts both start their ranks again, and how they ended is forgotten.
-
-    Node 0 waits for the ranks of the other node.
-    """
+    """Both nodes have its exit code; with --max-restarts both start their ranks again, and wait for each other's."""
     ended = [job.finish() for job in _start(cluster, tmp_path, FAILING)]
     assert [job.returncode for job in ended] == [7, 7]
     assert "rank 3 on node1 (cpu) failed: SystemExit: 7" in ended[0].stderr

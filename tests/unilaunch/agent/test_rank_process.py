@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +14,7 @@ from jobs.mpirun import wait_until
 from unilaunch.agent import rank_process
 from unilaunch.agent.channel import STACKS, Channel
 from unilaunch.agent.output import HiddenOutput, Output
-from unilaunch.agent.processes import Loop, catches, kill_children, state
+from unilaunch.agent.processes import Loop, catches, state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import StackReader
@@ -111,20 +111,3 @@ def test_a_process_without_a_handler_is_not_killed() -> None:
         process.kill()
     os.close(reading)
     os.close(writing)
-
-
-@pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-def test_a_child_of_another_user_is_left_alone() -> None:
-    """As one that has become another by a setuid program: it ends no agent."""
-    if not (agent := os.fork()):
-        if not os.fork():
-            time.sleep(3)
-            os._exit(0)
-        kill_children(group=-1)  # none, but its modules are loaded: the other user may not read them
-        os.setuid(65534)
-        with suppress(BaseException):
-            kill_children()
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(agent, 0)[1] == 0

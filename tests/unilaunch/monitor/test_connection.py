@@ -166,16 +166,16 @@ def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(host_timeout: float
 def test_without_abort_a_rank_that_has_not_connected_yet_may_go_on() -> None:
     """The other one has failed before this one was heard of."""
     with _job(2, abort=False) as job:
-        agents = [job.call() for _ in range(2)]
-        agents[1].tell(1, Named(1, "b"), Failed(FAILURE), Exited(3))
+        late, failing = job.call(), job.call()
+        failing.tell(1, Named(1, "b"), Failed(FAILURE), Exited(3))
         job.until(lambda: job.inbox.failed)
         job.monitor.look()
         assert not job.monitor.ending
-        agents[0].tell(0, Named(0, "b"))
-        job.until(lambda: len(job.inbox.ranks) == 2)
+        late.tell(0, Named(0, "b"))
+        job.until(lambda: len(job.inbox.ranks) == 2, look=True)
         job.monitor.look()
         assert not job.monitor.ending
-        agents[0].tell(0, Exited(0))
+        late.tell(0, Exited(0))
         assert job.end().first.rank == 1
 
 
