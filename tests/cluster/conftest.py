@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.hosts import Cluster, lacking
+from cluster.hosts import Cluster, Line, lacking
 from jobs.conftest import LAUNCHERS, find_launcher
 from jobs.mpirun import NUMPY, Finished, unilaunch
 
 MakeCluster = Callable[..., Cluster]
 #: Parametrize a test whose cases are for one Open MPI each.
-with_mpirun = partial(pytest.mark.parametrize, indirect=["mpirun"])
+by_mpirun = partial(pytest.mark.parametrize, indirect=["mpirun"])
 PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
 #: The folder of what breaks a rank; see tests/faults/inject.
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
@@ -38,7 +38,7 @@ def check_trained(job: Finished, size: int, hosts: int, curve: list[float], laun
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
-def bare(mpirun: Path, *where: str | Path) -> list[str | Path]:
+def bare(mpirun: Path, *where: str | Path) -> Line:
     """Return the line of the training under a bare mpirun, *where* being its options; more may follow."""
     return [mpirun, *where, *SHARING, "-x", "PYTHONPATH", *UNILAUNCH, "run", *TRAINING]
 

@@ -30,7 +30,7 @@ TWIN = "172.17.0.1"
 TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount", "nft")
 #: What a person who is logged in has; a rank on another host gets what sshd gives.
 LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
-Line = Sequence[str | Path]
+Line = Sequence[object]  # strings and paths
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 _SCRATCH = "/run/scratch"
 _CHAIN = "add chain bridge {} forward {{ type filter hook forward priority 0; }}"
@@ -150,12 +150,14 @@ class Running:
             self.cluster.sweep()
             self.process.kill()
             self.process.wait()
-            said = f"still running after {deadline} s: {self.process.args}\n{''.join(self._read())}"
+            said = f"still running after {deadline} s: {self.process.args!r}\n{''.join(self._read())}"
             raise AssertionError(said) from None
-        return Finished(self.process.returncode, *self._read(), time.monotonic() - self.begin, self.folder)
+        seconds = time.monotonic() - self.begin
+        return Finished(self.process.returncode, *self._read(), seconds, self.folder)
 
-    def _read(self) -> list[str]:
-        return [(self.written / name).read_text(errors="replace") for name in ("stdout", "stderr")]
+    def _read(self) -> tuple[str, str]:
+        stdout, stderr = ((self.written / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+        return stdout, stderr
 
 
 class Cluster:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster.conftest import INJECT, LAUNCH, SHARING, UNILAUNCH, MakeCluster
-from cluster.hosts import Cluster
+from cluster.hosts import Cluster, Running
 from jobs.conftest import LAUNCHERS, find_launcher
 from jobs.mpirun import NUMPY, NUMPY_BACKEND, unilaunch, wait_until
 from jobs.test_stop import SAVE
@@ -86,7 +86,7 @@ def test_hosts_without_a_shared_folder_start_again(make_cluster: MakeCluster, mp
 
 def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, tmp_path: Path) -> None:
     """With 5 % of the packets lost around it, busy ranks and an idle one, in four jobs that share the silence."""
-    jobs = []
+    jobs: list[Running] = []
     hosts = ["--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
     for version in LAUNCHERS:
         mpirun = find_launcher(version).path

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.conftest import LAUNCH, PROGRAMS, TRAINING, MakeCluster, with_mpirun
+from cluster.conftest import LAUNCH, PROGRAMS, TRAINING, MakeCluster, by_mpirun
 from cluster.hosts import Cluster
 from jobs.mpirun import DEADLINE, NUMPY, wait_until
 
@@ -154,7 +154,7 @@ def test_ranks_go_where_planned(cluster: Cluster, mpirun: Path, map_by: str, npr
     ]
 
 
-@with_mpirun(("mpirun", "variable", "text"), [
+@by_mpirun(("mpirun", "variable", "text"), [
     ("4.1", "PBS_NODEFILE", "node0\nnode1\nnode1\n"), ("5.0", "LSB_MCPU_HOSTS", "node0 1 node1 2"),
     ("5.0", "PE_HOSTFILE", "node0 1 all.q@node0 <NULL>\nnode1 2 all.q@node1 <NULL>\n"),
 ])  # fmt: skip

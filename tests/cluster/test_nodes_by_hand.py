@@ -54,16 +54,10 @@ def _start(
     return [_start_one(node, cluster, folder, environ, *words, "train.py") for node in (1, 0)][::-1]
 
 
-def _await_files(folder: Path, pattern: str, number: int = 4) -> None:
-    wait_until(lambda: len(list(folder.glob(pattern))) == number)
-
-
-def _logs(folder: Path) -> list[list[str]]:
-    return [(folder / "log_output" / f"rank.{rank}" / "stdout").read_text().split() for rank in range(4)]
-
-
-def _placed(*more: str) -> list[list[str]]:
-    return [[str(rank), "4", str(rank % 2), "2", str(rank // 2), *more] for rank in range(4)]
+def _check_who(folder: Path) -> None:
+    for rank in range(4):
+        said = (folder / "log_output" / f"rank.{rank}" / "stdout").read_text().split()
+        assert said == [str(rank), "4", str(rank % 2), "2", str(rank // 2), "None", "True"]
 
 
 def test_a_training_has_the_curve_of_one_process(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
@@ -81,7 +75,7 @@ def test_who_the_ranks_are(numbered: str, cluster: Cluster, tmp_path: Path) -> N
     environ = {**SECRET, "MASTER_ADDR": cluster.addresses[0], "MASTER_PORT": "29477"}
     for job in _start(cluster, tmp_path, WHO, *words * (numbered == "as they come"), environ=environ):
         job.finish().check()
-    assert _logs(tmp_path) == _placed("None", "True")
+    _check_who(tmp_path)
 
 
 def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path) -> None:
@@ -89,7 +83,7 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
     (tmp_path / "who.py").write_text(WHO)
     environ, left = {"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path / "cache" / "unilaunch" / "rendezvous"
     killed = _start_one(0, cluster, tmp_path, environ, "who.py")
-    _await_files(left, "*", 1)
+    wait_until(lambda: list(left.glob("*")))
     cluster.kill(0, "unilaunch launch", signal.SIGKILL)
     killed.finish()
     (stale,) = left.iterdir()
@@ -98,7 +92,7 @@ def test_nodes_that_share_a_home_need_no_secret(cluster: Cluster, tmp_path: Path
     time.sleep(1.0)
     for job in (_start_one(0, cluster, tmp_path, environ, "who.py"), other):
         job.finish().check()
-    assert _logs(tmp_path) == _placed("None", "True")
+    _check_who(tmp_path)
     assert not stale.exists()
 
 
@@ -118,7 +112,7 @@ def test_a_failure_on_the_other_node_ends_both_and_starts_again(cluster: Cluster
 def test_a_node_that_is_ended_ends_both(node: int, number: signal.Signals, cluster: Cluster, tmp_path: Path) -> None:
     """Stopped, it is patient: every rank saves. Killed, the ranks of both nodes end, with what they have started."""
     jobs = _start(cluster, tmp_path, SAVING)
-    _await_files(tmp_path, "ready.*")
+    wait_until(lambda: len(list(tmp_path.glob("ready.*"))) == 4)
     cluster.kill(node, "unilaunch launch", number)
     codes = [job.finish().returncode for job in jobs]
     if number == signal.SIGTERM:
@@ -134,9 +128,9 @@ def test_a_node_that_cannot_begin_is_named_at_once(node: int, cluster: Cluster, 
         "import os, signal, sys\nif 'guard' in sys.orig_argv: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     (tmp_path / "sleep.py").write_text("import time\ntime.sleep(60)\n")
-    environ = [SECRET | ({"PYTHONPATH": str(tmp_path)} if one == node else {}) for one in (0, 1)]
-    first, other = [_start_one(one, cluster, tmp_path, environ[one], "sleep.py") for one in (0, 1)]
-    ended = [first.finish(), other.finish()]
+    environ = {node: SECRET | {"PYTHONPATH": str(tmp_path)}, 1 - node: SECRET}
+    jobs = [_start_one(one, cluster, tmp_path, environ[one], "sleep.py") for one in (0, 1)]
+    ended = [job.finish() for job in jobs]
     assert [job.returncode for job in ended] == [137, 137]
     assert f"the agent of node {node} (node{node}) was killed by SIGKILL before a rank began there" in ended[0].stderr
     assert ("the agent of this host was killed by SIGKILL" in ended[1].stderr) == (node == 1)

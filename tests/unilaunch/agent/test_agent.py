@@ -1,17 +1,20 @@
-"""A rank under its agent: its output is kept, also that of its children, and every way to end leaves a record."""
+"""A rank under its agent: what is there before it, its output, and every way to end, which leaves a record."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unilaunch.agent.preload import first_import
 from unilaunch.monitor.connection import listen
 from unilaunch.monitor.inbox import Inbox
+from unilaunch.spec.target import Target
 from unilaunch.spec.variables import MONITOR
 
 #: A rank ends in time on a busy machine too: its agent stays for FAREWELL to send what it has.
@@ -31,6 +34,19 @@ def work(status):
     PROGRAM
     return 0
 sys.exit(supervise(ENVIRON, work))
+"""
+#: What is imported before the ranks are forked, in an interpreter of its own, since an import stays.
+PRELOADING = """
+import json, os, sys
+from unilaunch.agent import preload as module
+from unilaunch.agent.preload import preload
+from unilaunch.spec.reading import read_task
+from unilaunch.spec.run_spec import RunSpec
+module.visible_devices = lambda environ: {"cuda": [*environ["CUDA_VISIBLE_DEVICES"]]}  # this host may have no GPU
+for options, devices in json.loads(sys.argv[1]):
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": devices}
+    found = preload(read_task(RunSpec, {"target": "train.py", **options}, environ), environ)
+    print(found is not None, 'torch' in sys.modules)
 """
 
 
@@ -104,3 +120,36 @@ def test_a_rank_that_has_ended_does_not_wait_for_a_monitor_that_never_answers(tm
     rank.communicate(timeout=60)
     assert rank.returncode == 0
     heard.listener.close()
+
+
+def test_a_framework_is_preloaded_on_processors_only(tmp_path: Path) -> None:
+    """Where a device is seen every rank imports it by itself; and it is the one that the program imports."""
+    (tmp_path / "train.py").write_text("import torch\n")
+    none = [({}, "0"), *[({"backend": "mindspore"}, "")] * bool(find_spec("mindspore"))]
+    cases = json.dumps([*none, ({"device": "cpu"}, "0"), ({}, "")])  # an import stays: these two are the last
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "UNILAUNCH_"))}  # noqa: TID251
+    line = [sys.executable, "-c", PRELOADING, cases]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True, env=own)
+    assert done.stdout.splitlines() == ["False False"] * len(none) + ["True True"] * 2
+
+
+@pytest.mark.parametrize(("text", "neighbour", "expected"), [
+    ("import torch\n", "", "torch"),
+    ("'''What it does.'''\nfrom __future__ import annotations\nimport os, sys\nimport torch.nn as nn\n", "", "torch"),
+    ("import numpy as np\nimport mindspore as ms\nimport torch\n", "", "mindspore"),
+    ("RATE = 0.1\nfrom torch.nn.parallel import DistributedDataParallel\n", "", "torch"),
+    ("import os\nos.environ['OMP_NUM_THREADS'] = '4'\nimport torch\n", "", None),
+    ("import settings\nimport torch\n", "", None),
+    ("import torch_geometric\nimport torch\n", "", None),
+    ("try:\n    import torch\nexcept ImportError:\n    torch = None\n", "", None),
+    ("def main():\n    import torch\n", "", None),
+    ("print('hello')\nimport torch\n", "", None), ("import torch as\n", "", None), ("", "", None),
+    ("import torch\n", "torch.py", None), ("import random\nimport numpy\nimport torch\n", "random.py", None),
+    ("import torch\n", "torch/", None), ("import random\nimport numpy\nimport torch\n", "numpy/", None),
+])  # fmt: skip
+def test_what_a_script_imports_first(text: str, neighbour: str, expected: str | None, tmp_path: Path) -> None:
+    """What stands before the import must not be able to change it; nor a neighbour that Python would find before."""
+    (tmp_path / "train.py").write_text(text)
+    path = tmp_path / neighbour
+    path.touch() if path.suffix == ".py" else path.mkdir(exist_ok=True)
+    assert first_import(Target("script", str(tmp_path / "train.py")), ("torch", "mindspore")) == expected

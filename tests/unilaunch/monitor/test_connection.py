@@ -103,7 +103,7 @@ def test_words_and_orders_pass() -> None:
         agent.tell(4, Named(4, "a"), Returned("x" * 10**6))
         job.until(lambda: 4 in job.inbox.ranks and job.inbox.ranks[4].value)
         assert job.inbox.ranks[4].value == "x" * 10**6
-        orders = [*(Input("x" * 50_000 + str(number)) for number in range(200)), End(7)]
+        orders: list[Input | End] = [*(Input("x" * 50_000 + str(number)) for number in range(200)), End(7)]
         for order in orders:
             job.inbox.tell_all(order)
             job.inbox.take(0)
@@ -186,26 +186,10 @@ def test_without_abort_ranks_that_wait_for_a_failed_one_are_found() -> None:
         agents[1].tell(1, Failed(FAILURE), Exited(3))
         job.until(lambda: agents[0].orders, look=True)
         assert agents[0].orders == [ShowStacks()]
-        agents[0].tell(0, Stack('  File "train.py", line 1 in ' + "wait\n", {}))
+        agents[0].tell(0, Stack('  File "train.py", line 1 in wait\n', {}))
         verdict = job.end()
         assert (verdict.first.rank, verdict.exit_code) == (1, FAILURE.exit_code)
         assert verdict.stacks[0]["ranks"] == [0]
-
-
-def test_ranks_that_went_on_are_asked_anew() -> None:
-    """A stall that ended by itself is forgotten: the next one shows where the ranks stand then."""
-    with _job(stall_timeout=0.3) as job:
-        (agent,) = job.name(1)
-        job.until(lambda: agent.orders, look=True)
-        agent.tell(0, Stack('  File "train.py", line 1 in ' + "first\n", {}), Progress({"epoch": 2}, -3600.0))
-        job.until(lambda: job.inbox.ranks[0].progress)
-        job.monitor.look()
-        job.inbox.ranks[0].moved -= 3600.0
-        job.inbox.moved -= 3600.0
-        job.until(lambda: len(agent.orders) == 2, look=True)
-        assert not job.monitor.ending
-        agent.tell(0, Stack('  File "train.py", line 1 in ' + "second\n", {}))
-        assert "second" in job.end().stacks[0]["where"]
 
 
 def test_progress_that_is_sent_late_counts_from_when_it_was_made() -> None:
