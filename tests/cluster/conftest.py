@@ -1,28 +1,33 @@
 """What the tests on several hosts share: the hosts, both Open MPI versions, and the loss curve of one process."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cluster.hosts import Cluster, lacking
+from cluster.hosts import Cluster, Line, lacking
 from jobs.conftest import LAUNCHERS, find_launcher
-from jobs.mpirun import NUMPY, Finished, alone
+from jobs.mpirun import NUMPY, Finished, unilaunch
 
 MakeCluster = Callable[..., Cluster]
-#: Of the trainings that are compared with `curve`.
-EPOCHS = 8
+#: Parametrize a test whose cases are for one Open MPI each.
+by_mpirun = partial(pytest.mark.parametrize, indirect=["mpirun"])
 PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
 #: The folder of what breaks a rank; see tests/faults/inject.
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 #: The hosts here share this machine's processors, so a rank that waits is in the way of one on "another" host.
 SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
-LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
+UNILAUNCH = [sys.executable, "-m", "unilaunch"]
+LAUNCH = [*UNILAUNCH, "launch", *SHARING]
+SECRET = {"UNILAUNCH_SECRET": "3f0a8d6e71b24c55"}
+EPOCHS = 8
+#: The training whose curve is compared with `curve`. Numpy starts in a tenth of a framework's time.
+TRAINING = ["--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
 
 
 def check_trained(job: Finished, size: int, hosts: int, curve: list[float], launcher: str = "") -> None:
@@ -31,6 +36,11 @@ def check_trained(job: Finished, size: int, hosts: int, curve: list[float], laun
     assert (result["world_size"], result["num_hosts"]) == (size, hosts)
     assert result["launcher"].startswith(launcher)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+
+
+def bare(mpirun: Path, *where: str | Path) -> Line:
+    """Return the line of the training under a bare mpirun, *where* being its options; more may follow."""
+    return [mpirun, *where, *SHARING, "-x", "PYTHONPATH", *UNILAUNCH, "run", *TRAINING]
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +57,6 @@ def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeClust
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(make_cluster: MakeCluster) -> MakeCluster:
-    """Make special hosts once, for all tests of a file that leave them as they are."""
-    return cache(make_cluster)
-
-
-@pytest.fixture(scope="session")
 def cluster(make_cluster: MakeCluster) -> Cluster:
     """Three hosts that share the file system; a test that cuts one off reconnects it."""
     return make_cluster(3)
@@ -65,15 +69,13 @@ def mpirun(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def mpiruns() -> Mapping[str, Path]:
-    """All Open MPI versions that unilaunch is for."""
-    return {version: find_launcher(version).path for version in LAUNCHERS}
+def openmpi5() -> Path:
+    """The Open MPI of the wheel, for what does not depend on the version."""
+    return find_launcher("5.0").path
 
 
 @pytest.fixture(scope="session")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses in one process, with numpy: every framework has them, and it starts quickly."""
-    line = ["-m", "unilaunch", "run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
-    job = alone(line, tmp_path_factory.mktemp("alone"), NUMPY).check()
-    losses: list[float] = job.result["loss"]
+    """The losses in one process."""
+    losses: list[float] = unilaunch(["run", *TRAINING], tmp_path_factory.mktemp("alone"), NUMPY).check().result["loss"]
     return losses

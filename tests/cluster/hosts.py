@@ -14,58 +14,38 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Self
+from typing import Literal, Self
+
+import psutil
 
 from jobs.mpirun import DEADLINE, Finished
 
-#: Where the hosts' addresses begin, by IP version, and how long the networks' prefixes are.
-NETWORKS = {4: "10.78.0.", 6: "fd00:78::"}
-PREFIXES = {4: 24, 6: 64}
-#: Every host has an address of it, and none reaches another's.
-DEAD_NETWORK = "10.78.1"
+#: Where the hosts' addresses begin, by IP version; and those of a network in which no host reaches another's.
+NETWORKS, DEAD_NETWORK = {4: "10.78.0.", 6: "fd00:78::"}, "10.78.1."
 #: The address that every host has alike, as each has one for its own containers.
 TWIN = "172.17.0.1"
 TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount", "nft")
 #: What a person who is logged in has; a rank on another host gets what sshd gives.
 LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
+Line = Sequence[object]  # strings and paths
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 _SCRATCH = "/run/scratch"
-_LOSSY = (
-    "add chain bridge lossy forward {{ type filter hook forward priority 0; }}; "
-    "add rule bridge lossy forward {}numgen random mod 100 < {} drop"
-)
-_WALL = "add chain bridge wall forward { type filter hook forward priority 0; }"
-_DROP = "ip protocol tcp drop"
+_CHAIN = "add chain bridge {} forward {{ type filter hook forward priority 0; }}"
 #: What a firewall does that knows connections: only the first packet of one counts.
 _DROP_UNLESS = "tcp flags & (syn | ack) == syn tcp dport != {{ 22, {} }} drop"
-_SSH_PASSES = [f"add rule bridge wall forward tcp {port} 22 accept" for port in ("sport", "dport")]
-
-_SSH = """\
-Host *
-  IdentityFile {folder}/key
-  IdentitiesOnly yes
-  UserKnownHostsFile {folder}/known_hosts
-  GlobalKnownHostsFile /dev/null
-  StrictHostKeyChecking yes
-  BatchMode yes
-  ConnectTimeout 3
-  LogLevel ERROR
-"""
-_SSHD = """\
-HostKey {folder}/key
-AuthorizedKeysFile {folder}/key.pub
-PidFile none
-StrictModes no
-UsePAM no
-UseDNS no
-AuthenticationMethods publickey
-PermitRootLogin prohibit-password
-MaxStartups 100
-SetEnv TMPDIR={scratch}
-"""
+#: One option a line.
+_SSH = (
+    "Host *; IdentityFile {folder}/key; IdentitiesOnly yes; UserKnownHostsFile {folder}/known_hosts; BatchMode yes; "
+    "GlobalKnownHostsFile /dev/null; StrictHostKeyChecking yes; ConnectTimeout 3; LogLevel ERROR; "
+)
+_SSHD = (
+    "HostKey {folder}/key; AuthorizedKeysFile {folder}/key.pub; PidFile none; StrictModes no; UsePAM no; UseDNS no; "
+    "AuthenticationMethods publickey; PermitRootLogin prohibit-password; MaxStartups 100; "
+    f"SetEnv TMPDIR={_SCRATCH}; "
+)
 
 
 def lacking() -> str:
@@ -80,16 +60,19 @@ def lacking() -> str:
     return f"leave to unshare namespaces ({tried.stderr.strip()})" if tried.returncode else ""
 
 
+def _beside(script: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name(script))]
+
+
 class Space:
     """A set of namespaces, held by a first process of its own."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
+        line = ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc", *_beside("host_init.py")]
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc",
-                 sys.executable, "-I", "-S", Path(__file__).with_name("host_init.py")],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env=LOGIN,
+                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env=LOGIN,
                 start_new_session=True,
             )  # fmt: skip
         self._await("up")
@@ -100,58 +83,50 @@ class Space:
 
     def set_up(self, description: dict[str, object]) -> None:
         """Hand over what host_init.py is to do, and wait until it is done."""
-        channel = self._channel(self._process.stdin)
-        channel.write(json.dumps(description) + "\n")
-        channel.flush()
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(description) + "\n")
+        self._process.stdin.flush()
         self._await("ready")
-        self._own = set(self._inside())
+        self._own = set(self.pids())
 
-    def enter(self, line: Sequence[str]) -> list[str]:
+    def enter(self, *line: str, namespaces: Sequence[str] = _NAMESPACES) -> list[str]:
         """Return the command line that runs *line* in here."""
-        return ["nsenter", f"--target={self.pid}", *_NAMESPACES, "--", *line]
-
-    def link(self, *line: str) -> None:
-        """Run `ip link` on the network of this space; process ids are this machine's."""
-        self.on_network("ip", "link", *line)
+        return ["nsenter", f"--target={self.pid}", *namespaces, "--", *line]
 
     def on_network(self, *line: str) -> None:
-        """Run a command of this machine on the network of this space."""
-        inside = ["nsenter", f"--target={self.pid}", "--net", "--", *line]
-        subprocess.run(inside, check=True, env=LOGIN, stdin=subprocess.DEVNULL)
+        """Run a command of this machine on the network of this space; process ids are this machine's."""
+        subprocess.run(self.enter(*line, namespaces=["--net"]), check=True, env=LOGIN, stdin=subprocess.DEVNULL)
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of what runs in here, but for what was here from the start."""
-        lines = {pid: _command_line(pid) for pid in self._inside() if pid not in self._own}
-        return {pid: line for pid, line in lines.items() if line}
+        lines: dict[int, str] = {}
+        for pid in sorted(set(self.pids()) - self._own):
+            with suppress(psutil.Error):
+                if line := " ".join(psutil.Process(pid).cmdline()).strip():
+                    lines[pid] = line
+        return lines
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """End everything in here; once it has returned nothing is left. Harmless when repeated."""
         if self._process.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
         self._process.wait(DEADLINE)
         for channel in (self._process.stdin, self._process.stdout):
-            self._channel(channel).close()
+            assert channel
+            channel.close()
 
     def pids(self) -> list[int]:
         """Return the numbers of all processes in here, as this machine counts them."""
-        return self._inside()
-
-    def _inside(self) -> list[int]:
         if self._process.poll() is not None:
             return []  # the number may be another namespace's by now
-        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-        return [pid for pid in pids if _pid_namespace(pid) == self._number]
+        return [pid for pid in psutil.pids() if _pid_namespace(pid) == self._number]
 
     def _await(self, word: str) -> None:
-        said = self._channel(self._process.stdout).readline().strip()  # ends with the process, whatever it does
+        assert self._process.stdout
+        said = self._process.stdout.readline().strip()  # ends with the process, whatever it does
         if said != word:
             self._process.kill()
             raise RuntimeError(f"no host: it said {said!r}, not {word!r}\n{self._log.read_text()}")
-
-    @staticmethod
-    def _channel(channel: IO[str] | None) -> IO[str]:
-        assert channel is not None
-        return channel
 
 
 @dataclass(frozen=True)
@@ -160,7 +135,6 @@ class Running:
 
     cluster: "Cluster"
     process: "subprocess.Popen[bytes]"
-    line: str
     written: Path
     begin: float
     folder: Path
@@ -176,14 +150,14 @@ class Running:
             self.cluster.sweep()
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"still running after {deadline} s: {self.line}\n{''.join(self._read())}") from None
+            said = f"still running after {deadline} s: {self.process.args!r}\n{''.join(self._read())}"
+            raise AssertionError(said) from None
         seconds = time.monotonic() - self.begin
-        stdout, stderr = self._read()
-        return Finished(self.process.returncode, stdout, stderr, seconds, self.folder)
+        return Finished(self.process.returncode, *self._read(), seconds, self.folder)
 
     def _read(self) -> tuple[str, str]:
-        stdout, stderr = (self.written / name for name in ("stdout", "stderr"))
-        return stdout.read_text(errors="replace"), stderr.read_text(errors="replace")
+        stdout, stderr = ((self.written / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+        return stdout, stderr
 
 
 class Cluster:
@@ -204,13 +178,10 @@ class Cluster:
         second_network: Literal["before", "after", "twin"] | None = None,
         version: Literal[4, 6] = 4, named_loopback: bool = False,
     ) -> None:  # fmt: skip
-        self.number = number
-        self.folder = folder
+        self.number, self.folder = number, folder
         self.names = [f"node{index}" for index in range(number)]
         self.addresses = [f"{NETWORKS[version]}{10 + index}" for index in range(number)]
-        self._named_loopback = named_loopback
-        self._private = private
-        self._second = second_network
+        self._named_loopback, self._private, self._second = named_loopback, private, second_network
         self._switch: Space
         self._hosts: list[Space] = []
         self._kept = ExitStack()
@@ -218,11 +189,11 @@ class Cluster:
     def __enter__(self) -> Self:
         with ExitStack() as kept:
             self._write_files()
-            self._switch = self._space("switch", kept)
-            self._switch.link("add", "bridge", "type", "bridge")
-            self._switch.link("set", "bridge", "up")
-            for index in range(self.number):
-                self._hosts.append(self._space(self.names[index], kept))
+            self._switch = kept.enter_context(closing(Space(self.folder / "switch.log")))
+            self._link("add", "bridge", "type", "bridge")
+            self._link("set", "bridge", "up")
+            for index, name in enumerate(self.names):
+                self._hosts.append(kept.enter_context(closing(Space(self.folder / f"{name}.log"))))
                 self._plug_in(index)
                 self._hosts[index].set_up(self._description(index))
             self._kept = kept.pop_all()
@@ -231,48 +202,37 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._kept.close()
 
-    def start(
-        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None
-    ) -> Running:
-        """Start a command on a host, in *folder* as that host sees it.
+    def start(self, host: int, line: Line, folder: Path, environ: dict[str, str] | None = None) -> Running:
+        """Start a command on a host, in *folder* as that host sees it; the result is looked for there too.
 
-        Args:
-            host: Index of the host.
-            line: The command line.
-            folder: Where it runs; also where the result is looked for afterwards.
-            environ: What it finds in the environment beside what a person who logs in has.
+        It finds *environ* in its environment beside what a person who logs in has.
         """
         there = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *map(str, line)]
         written = Path(tempfile.mkdtemp(prefix="written", dir=self.folder))
         with (written / "stdout").open("wb") as stdout, (written / "stderr").open("wb") as stderr:
             process = subprocess.Popen(
-                self._hosts[host].enter(there), env=LOGIN | {"TMPDIR": _SCRATCH} | (environ or {}),
+                self._hosts[host].enter(*there), env=LOGIN | {"TMPDIR": _SCRATCH} | (environ or {}),
                 start_new_session=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
             )  # fmt: skip
-        return Running(self, process, " ".join(map(str, line)), written, time.monotonic(), folder)
+        return Running(self, process, written, time.monotonic(), folder)
 
-    def run(
-        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None
-    ) -> Finished:
+    def run(self, host: int, line: Line, folder: Path, environ: dict[str, str] | None = None) -> Finished:
         """Run a command on a host to its end; see `start` and `Running.finish`."""
         return self.start(host, line, folder, environ).finish()
 
     def hostfile(self, slots: Sequence[int], folder: Path) -> Path:
         """Write a hostfile: the hosts' addresses with their *slots*; a host with none is left out."""
-        lines = [
-            f"{address} slots={count}\n" for address, count in zip(self.addresses, slots, strict=False) if count
-        ]  # fmt: skip
-        path = folder / "hosts"
-        path.write_text("".join(lines))
-        return path
+        pairs = zip(self.addresses, slots, strict=False)
+        (folder / "hosts").write_text("".join(f"{address} slots={count}\n" for address, count in pairs if count))
+        return folder / "hosts"
 
     def cut(self, host: int) -> None:
         """Pull a host's cable: what is sent to it or by it is lost without a notice."""
-        self._switch.link("set", f"port{host}", "down")
+        self._link("set", f"port{host}", "down")
 
     def heal(self, host: int) -> None:
         """Put a host's cable back."""
-        self._switch.link("set", f"port{host}", "up")
+        self._link("set", f"port{host}", "up")
 
     @contextmanager
     def without(self, host: int) -> Iterator[None]:
@@ -286,10 +246,9 @@ class Cluster:
     def lose(self, percent: int, host: int | None = None) -> None:
         """Lose so many of a hundred packets to one host, or between any two, at random, from now on; 0 ends it."""
         to_host = "" if host is None else f'oifname "port{host}" '
-        rule = _LOSSY.format(to_host, percent)
-        self._switch.on_network(
-            "nft", f"add table bridge lossy; delete table bridge lossy; add table bridge lossy; {rule}"
-        )
+        rule = f"add rule bridge lossy forward {to_host}numgen random mod 100 < {percent} drop"
+        anew = ["add table bridge lossy", "delete table bridge lossy", "add table bridge lossy"]
+        self._switch.on_network("nft", "; ".join([*anew, _CHAIN.format("lossy"), rule]))
 
     @contextmanager
     def firewall(self, *pairs: tuple[int, int], ssh: bool = False, ports: str = "") -> Iterator[None]:
@@ -297,10 +256,12 @@ class Cluster:
 
         With *ports*, a range "FIRST-LAST", let connections pass that are made to one of them, or to ssh.
         """
-        drop = _DROP_UNLESS.format(ports) if ports else _DROP
+        drop = _DROP_UNLESS.format(ports) if ports else "ip protocol tcp drop"
+        passing = [f"tcp {port} 22 accept" for port in ("sport", "dport")] if ssh else []
         ways = [way for first, second in pairs for way in ((first, second), (second, first))]
-        rules = [f'add rule bridge wall forward iifname "port{one}" oifname "port{two}" {drop}' for one, two in ways]
-        self._switch.on_network("nft", "; ".join(["add table bridge wall", _WALL, *_SSH_PASSES * ssh, *rules]))
+        rules = [*passing, *(f'iifname "port{one}" oifname "port{two}" {drop}' for one, two in ways)]
+        added = [f"add rule bridge wall forward {rule}" for rule in rules]
+        self._switch.on_network("nft", "; ".join(["add table bridge wall", _CHAIN.format("wall"), *added]))
         try:
             yield
         finally:
@@ -314,31 +275,25 @@ class Cluster:
     def delay(self, host: int, seconds: float) -> Iterator[None]:
         """Let each packet to and from a host arrive so many seconds later while the block runs."""
         port, line, end = f"port{host}", f"line{host}", f"end{host}"
-        self._switch.link("add", line, "type", "veth", "peer", "name", end)
-        self._switch.link("set", end, "master", "bridge", "up")
-        self._switch.link("set", line, "up")
-        self._switch.link("set", port, "nomaster")
-        passing = [sys.executable, "-I", "-S", str(Path(__file__).with_name("delay.py")), port, line, str(seconds)]
-        process = subprocess.Popen(
-            ["nsenter", f"--target={self._switch.pid}", "--net", "--", *passing], env=LOGIN, stdin=subprocess.DEVNULL
-        )
+        self._link("add", line, "type", "veth", "peer", "name", end)
+        self._link("set", end, "master", "bridge", "up")
+        self._link("set", line, "up")
+        self._link("set", port, "nomaster")
+        passing = self._switch.enter(*_beside("delay.py"), port, line, str(seconds), namespaces=["--net"])
+        process = subprocess.Popen(passing, env=LOGIN, stdin=subprocess.DEVNULL)
         try:
             yield
         finally:
             process.kill()
             process.wait()
-            self._switch.link("del", line)
-            self._switch.link("set", port, "master", "bridge")
+            self._link("del", line)
+            self._link("set", port, "master", "bridge")
 
     def slow_down(self, host: int, megabits: int) -> None:
         """Let so many megabits a second through to a host, from now on; 0 ends it."""
         queue = ["tc", "qdisc", "replace" if megabits else "del", "dev", f"port{host}", "root"]
-        rate = (
-            ["tbf", "rate", f"{megabits}mbit", "burst", f"{max(32, megabits)}kb", "latency", "400ms"]
-            if megabits
-            else []
-        )
-        self._switch.on_network(*queue, *rate)
+        rate = ["tbf", "rate", f"{megabits}mbit", "burst", f"{max(32, megabits)}kb", "latency", "400ms"]
+        self._switch.on_network(*queue, *(rate if megabits else []))
 
     def pids(self, host: int) -> list[int]:
         """Return the numbers of a host's processes, as this machine counts them."""
@@ -347,16 +302,16 @@ class Cluster:
     def power_off(self, host: int) -> None:
         """End a host for good, without a word to the others."""
         self.cut(host)
-        self._hosts[host].kill()
+        self._hosts[host].close()
 
     def processes(self, host: int) -> dict[int, str]:
         """Return what runs on a host, but for its own sshd: command lines by this machine's process ids."""
         return self._hosts[host].processes()
 
-    def first(self, host: int, words: str) -> int:
-        """Return the process on a host with *words* in its command line that no other such process has started."""
+    def kill(self, host: int, words: str, number: int = signal.SIGTERM) -> None:
+        """Send a signal to the process on a host with *words* in its command line that no other such has started."""
         found = [pid for pid, line in self.processes(host).items() if words in line]
-        return next(pid for pid in found if _parent(pid) not in found)
+        os.kill(next(pid for pid in found if psutil.Process(pid).ppid() not in found), number)
 
     def left(self, words: str) -> list[str]:
         """Return the command lines with *words* on all hosts, as soon as there are none, or after 30 seconds."""
@@ -369,17 +324,16 @@ class Cluster:
 
     def sweep(self) -> None:
         """Kill whatever runs on the hosts, but for what makes them hosts."""
-        for host in self._hosts:
-            for pid in host.processes():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+        for pid in [pid for host in self._hosts for pid in host.processes()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    def _space(self, name: str, kept: ExitStack) -> Space:
-        space = Space(self.folder / f"{name}.log")
-        kept.callback(space.kill)
-        return space
+    def private(self, host: int, folder: Path) -> Path:
+        """Return where this machine sees a host's own copy of a private folder."""
+        return self.folder / self.names[host] / str(list(self._private).index(folder))
+
+    def _link(self, *line: str) -> None:
+        self._switch.on_network("ip", "link", *line)
 
     def _write_files(self) -> None:
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster", "-f", str(self.folder / "key")]
@@ -390,12 +344,12 @@ class Cluster:
             lines = [f"{'127.0.1.1' if name == own and self._named_loopback else at} {name}\n" for at, name in known]
             (self.folder / f"hosts.{own}").write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(lines))
         (self.folder / "known_hosts").write_text(f"{NETWORKS[4]}*,{NETWORKS[6]}*,node* {key}")
-        (self.folder / "ssh_config").write_text(_SSH.format(folder=self.folder))
-        (self.folder / "sshd_config").write_text(_SSHD.format(folder=self.folder, scratch=_SCRATCH))
+        for name, text in (("ssh_config", _SSH), ("sshd_config", _SSHD)):
+            (self.folder / name).write_text(text.format(folder=self.folder).replace("; ", "\n"))
 
     def _interfaces(self, index: int) -> list[str]:
         """Return the addresses of a host's eth0, eth1."""
-        good, dead = self.addresses[index], f"{DEAD_NETWORK}.{10 + index}"
+        good, dead = self.addresses[index], f"{DEAD_NETWORK}{10 + index}"
         return {None: [good], "before": [dead, good], "after": [good, dead], "twin": [good, TWIN]}[self._second]
 
     def _plug_in(self, index: int) -> None:
@@ -403,55 +357,31 @@ class Cluster:
         for number, address in enumerate(self._interfaces(index)):
             good = address == self.addresses[index]
             port = f"port{index}" if good else f"dead{index}"
-            peer = ["peer", "name", f"eth{number}", "netns", str(self._hosts[index].pid)]
-            self._switch.link("add", port, "type", "veth", *peer)
-            self._switch.link("set", port, *(["master", "bridge"] if good else []), "up")
+            end = ["name", f"eth{number}", "netns", str(self._hosts[index].pid)]
+            self._link("add", port, "type", "veth", "peer", *end)
+            self._link("set", port, *(["master", "bridge"] if good else []), "up")
 
     def _description(self, index: int) -> dict[str, object]:
         hosts = self.folder / f"hosts.{self.names[index]}"
         binds = [(str(hosts), "/etc/hosts"), (str(self.folder / "ssh_config"), "/etc/ssh/ssh_config")]
         if (start_up := Path(LOGIN["HOME"], ".bashrc")).is_file():
             binds.append((os.devnull, str(start_up)))  # pyenv's waits for a lock in the home folder, which all share
-        for number, folder in enumerate(self._private):
-            own = self.folder / self.names[index] / str(number)
-            own.mkdir(parents=True)
+        for folder in self._private:
+            (own := self.private(index, folder)).mkdir(parents=True)
             binds.append((str(own), str(folder)))
+        addresses = [f"{address}/{64 if ':' in address else 24}" for address in self._interfaces(index)]
         return {
             "name": self.names[index],
             "address": self.addresses[index],
-            "memory": ["/run", "/dev/shm"],  # noqa: S108  (mounted over, not written to)
             "folders": ["/run/sshd", _SCRATCH],
             "binds": binds,
-            "interfaces": [
-                (f"eth{number}", f"{address}/{PREFIXES[6 if ':' in address else 4]}")
-                for number, address in enumerate(self._interfaces(index))
-            ],
+            "interfaces": [(f"eth{number}", address) for number, address in enumerate(addresses)],
             "sshd": [shutil.which("sshd", path=LOGIN["PATH"]), "-D", "-e", "-f", str(self.folder / "sshd_config")],
         }
-
-    def private(self, host: int, folder: Path) -> Path:
-        """Return where this machine sees a host's own copy of a private folder."""
-        return self.folder / self.names[host] / str(list(self._private).index(folder))
 
 
 def _pid_namespace(pid: int) -> int:
     """Return the number of a process's pid namespace; 0 if it has gone."""
-    try:
-        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
-    except OSError:
-        return 0
-
-
-def _command_line(pid: int) -> str:
-    """Return a process's command line; "" of one that has gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    """Return a process's parent; the process itself if it has ended."""
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    return 0

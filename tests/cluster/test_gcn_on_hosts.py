@@ -1,73 +1,61 @@
-"""The training on several hosts: found, counted and trained alike wherever the ranks are, under every launcher.
+"""The training on several hosts: found, counted and trained alike, whatever the launcher and the network between them.
 
-Where the framework is none of the matter it is numpy, which starts in a tenth of the time. Slurm is not among the
-launchers: its daemons here are one machine's (tests/jobs/test_slurm.py).
+Slurm is there in its variables only: its daemons here are one machine's (tests/jobs/test_slurm.py).
 """
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cluster.conftest import EPOCHS, SHARING, MakeCluster, check_trained
-from cluster.hosts import LOGIN, Cluster
+from cluster.conftest import LAUNCH, PROGRAMS, SECRET, TRAINING, UNILAUNCH, MakeCluster, bare, by_mpirun, check_trained
+from cluster.hosts import Cluster, Line
 from jobs.mpirun import NUMPY, Finished
 
 BIN = Path(sys.executable).parent
-
-MPI = Path(__file__).parents[2] / ".mpi"
-MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
-RUN = ["run", "--epochs", str(EPOCHS), "--data-dir", "data"]
+ROOT = Path(__file__).parents[2]
+TWO = ["-H", "node0:1,node1:1"]
 
 
-def _line(mpirun: Path, where: list[str | Path], backend: str = "numpy") -> list[str | Path]:
-    """Return the command line of a short training, *where* being mpirun's options."""
-    start = [mpirun, *where, *SHARING, "-x", "PYTHONPATH", sys.executable, "-m", "unilaunch"]
-    return [*start, *RUN, "--backend", backend]
+@pytest.fixture(scope="module")
+def ipv6(make_cluster: MakeCluster) -> Cluster:
+    """Two hosts that reach each other over IPv6 only."""
+    return make_cluster(2, version=6)
 
 
-@pytest.mark.parametrize(
-    ("mpirun", "backend", "slots"), [("4.1", "mindspore", [1, 1]), ("5.0", "torch", [1, 2, 1])], indirect=["mpirun"]
-)
+@pytest.fixture(scope="module")
+def narrow(make_cluster: MakeCluster) -> Iterator[Cluster]:
+    """Two hosts between which ssh and 200 ports pass, and whose kernels choose these: docs/hosts.md."""
+    hosts = make_cluster(2)
+    for host in range(2):
+        hosts.take_ports(host, "60000 60199")
+    with hosts.firewall((0, 1), ports="60000-60199"):
+        yield hosts
+
+
+@by_mpirun(("mpirun", "backend", "slots"), [("4.1", "mindspore", [1, 1]), ("5.0", "torch", [1, 2, 1])])
 def test_the_hosts_of_a_hostfile(
     cluster: Cluster, mpirun: Path, backend: str, slots: list[int], curve: list[float], tmp_path: Path
 ) -> None:
     """Unequal ones too, on both frameworks; nothing runs on afterwards."""
-    where: list[str | Path] = ["--hostfile", cluster.hostfile(slots, tmp_path), "-n", str(sum(slots))]
-    check_trained(cluster.run(0, _line(mpirun, where, backend), tmp_path), sum(slots), len(slots), curve)
+    line = bare(mpirun, "--hostfile", cluster.hostfile(slots, tmp_path), "-n", str(sum(slots)))
+    check_trained(cluster.run(0, [*line, "--backend", backend], tmp_path), sum(slots), len(slots), curve)
     assert cluster.left("unilaunch") == []
 
 
-def test_hosts_named_on_the_command_line_from_a_head_node(
-    cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path
-) -> None:
-    """Mpirun runs on a host that has no rank."""
-    line = _line(mpirun, ["-H", "node0:2,node1:1", "-n", "3"])
+def test_hosts_named_from_a_head_node(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
+    """On the command line; mpirun runs on a host that has no rank."""
+    line = bare(mpirun, "-H", "node0:2,node1:1", "-n", "3")
     check_trained(cluster.run(2, line, tmp_path, NUMPY), 3, 2, curve)
 
 
-@pytest.mark.parametrize(
-    ("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("4.1", "twin"), ("5.0", "twin")], indirect=["mpirun"]
-)
-def test_one_of_two_interfaces_leads_nowhere(
-    shared_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
-) -> None:
-    """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge.
-
-    The last one is for each Open MPI: all hosts have its address, so it seems to lead somewhere.
-    """
-    hosts = shared_cluster(2, second_network=second)
-    check_trained(hosts.run(0, _line(mpirun, ["-H", "node0,node1", "-n", "2"]), tmp_path, NUMPY), 2, 2, curve)
-
-
-@pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
-def test_folders_that_are_not_shared(
-    make_cluster: MakeCluster, mpirun: Path, curve: list[float], tmp_path: Path
-) -> None:  # fmt: skip
+def test_no_shared_folder(make_cluster: MakeCluster, openmpi5: Path, curve: list[float], tmp_path: Path) -> None:
     """Each rank logs on its own host, and each host makes the partition for itself; the hosts share no folder."""
     hosts = make_cluster(2, private=[tmp_path])
-    hosts.run(0, _line(mpirun, ["-H", "node0,node1", "-n", "2"]), tmp_path, NUMPY).check()
+    hosts.run(0, bare(openmpi5, "-H", "node0,node1", "-n", "2"), tmp_path, NUMPY).check()
     own = [hosts.private(host, tmp_path) for host in range(2)]
     assert [sorted(path.name for path in (folder / "log_output").iterdir()) for folder in own] == [
         [".unilaunch", "checkpoints", "rank.0", "result.json", "spec.json"], [".unilaunch", "rank.1"]
@@ -78,61 +66,107 @@ def test_folders_that_are_not_shared(
 
 @pytest.mark.parametrize("how", ["mpiexec", "launch"])
 @pytest.mark.parametrize(("name", "title"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
-def test_hydra_over_unequal_hosts(
-    name: str, title: str, how: str, cluster: Cluster, curve: list[float], tmp_path: Path
-) -> None:
-    """Through MPICH's and Intel MPI's own MPI; from `launch` in its own words, with slots as they were given."""
-    mpiexec = MPI / name / "bin" / "mpiexec"
+def test_hydra(name: str, title: str, how: str, cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+    """Through MPICH's and Intel MPI's own MPI; from `launch` in its own words, with unequal slots as given."""
+    mpiexec = ROOT / ".mpi" / name / "bin" / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
-    unilaunch = [sys.executable, "-m", "unilaunch"]
-    if how == "launch":
-        line = [*unilaunch, "launch", "-H", "node1:1,node0:2", "--mpirun", str(mpiexec), *RUN[1:]]
-    else:
+    line = [*UNILAUNCH, "launch", "-H", "node1:1,node0:2", "--mpirun", str(mpiexec)]
+    if how == "mpiexec":
         (tmp_path / "hosts").write_text("node0:2\nnode1:1\n")
         hosts = ["-hosts", "node0:2,node1:1"] if name == "mpich" else ["-machinefile", str(tmp_path / "hosts")]
-        line = [str(mpiexec), *hosts, "-n", "3", *unilaunch, *RUN]
-    check_trained(cluster.run(0, [*line, "--backend", "numpy"], tmp_path, NUMPY), 3, 2, curve, title)
+        line = [str(mpiexec), *hosts, "-n", "3", *UNILAUNCH, "run"]
+    check_trained(cluster.run(0, [*line, *TRAINING], tmp_path, NUMPY), 3, 2, curve, title)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("msrun", marks=pytest.mark.mindspore)])
+@pytest.mark.parametrize(("launcher", "version"), [
+    ("torchrun", 4), ("torchrun", 6), ("Slurm", 6), pytest.param("msrun", 4, marks=pytest.mark.mindspore)
+])  # fmt: skip
 def test_a_launcher_that_is_started_on_each_host(
-    launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
-) -> None:  # fmt: skip
-    """By hand, as torchrun and msrun are; the ranks speak over sockets."""
-    common = [str(BIN / launcher)]
-    if launcher == "torchrun":
-        common += ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", cluster.addresses[0]]
-    else:
-        common += ["--worker_num", "4", "--local_worker_num", "2", "--join", "True"]
-        common += ["--master_addr", cluster.addresses[0]]
-    environ = NUMPY | {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"}  # msrun starts what PATH calls python
+    launcher: str, version: int, cluster: Cluster, ipv6: Cluster, curve: list[float], tmp_path: Path
+) -> None:
+    """By hand, as torchrun and msrun are; the ranks meet through a file in the home folder, and speak over sockets."""
+    hosts = ipv6 if version == 6 else cluster
+    main = str(ROOT / "unilaunch" / "__main__.py")
+    environ = NUMPY | {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[0-1]"}
     jobs = []
     for host in range(2):
-        own = ["--node-rank", str(host), "-m", "unilaunch"]
-        if launcher == "msrun":
-            own = ["--node_rank", str(host), "--log_dir", f"msrun.{host}", str(MAIN)]
-        jobs.append(cluster.start(host, [*common, *own, *RUN, "--backend", "numpy"], tmp_path, environ))
+        where = ["--node_rank", str(host), "--master_addr", "node0" if version == 6 else hosts.addresses[0]]
+        msrun = ["--worker_num", "4", "--local_worker_num", "2", "--join", "True", "--log_dir", f"msrun.{host}"]
+        starts: dict[str, Line] = {
+            "torchrun": [BIN / "torchrun", "--nnodes", "2", "--nproc-per-node", "2", *where, *UNILAUNCH[1:]],
+            "Slurm": [*UNILAUNCH], "msrun": [BIN / "msrun", *msrun, *where, main],
+        }  # fmt: skip
+        own = {**step, "SLURM_PROCID": str(host)} if launcher == "Slurm" else {}
+        jobs.append(hosts.start(host, [*starts[launcher], "run", *TRAINING], tmp_path, environ | own))
     ended = [job.finish() for job in jobs]
-    check_trained(ended[0], 4, 2, curve, launcher)
+    check_trained(ended[0], 2 if launcher == "Slurm" else 4, 2, curve, launcher)
 
 
-@pytest.mark.parametrize("mpirun", ["4.1"], indirect=True)
-def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(
-    mpirun: Path, cluster: Cluster, tmp_path: Path
+@by_mpirun(("mpirun", "second"), [("4.1", "before"), ("5.0", "after"), ("4.1", "twin"), ("5.0", "twin")])
+def test_one_of_two_interfaces_leads_nowhere(
+    make_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
+) -> None:
+    """The network that connects the hosts is found: before it, after it, or like docker's bridge, which all have."""
+    hosts = make_cluster(2, second_network=second)
+    check_trained(hosts.run(0, bare(mpirun, *TWO, "-n", "2"), tmp_path, NUMPY), 2, 2, curve)
+
+
+@by_mpirun(("mpirun", "how", "refused"), [
+    ("4.1", "launch", False), ("4.1", "mpirun", False), ("4.1", "--hostfile", True),
+    ("5.0", "-H", True), ("5.0", "mpirun", False), ("5.0", "--hostfile", False),
+])  # fmt: skip
+def test_ipv6_only(
+    ipv6: Cluster, mpirun: Path, how: str, refused: object, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
-    """The other host has no `python` in its PATH: mpirun ends rank 0, and rank 0's agent says what to add.
+    """As over IPv4, by names and by addresses: Open MPI 5 reads these in a hostfile; elsewhere they are refused."""
+    launch = [*LAUNCH, "--mpirun", mpirun, *TRAINING]
+    lines: dict[str, Line] = {
+        "launch": [*launch, *TWO], "--hostfile": [*launch, "--hostfile", ipv6.hostfile([1, 1], tmp_path)],
+        "mpirun": bare(mpirun, *TWO, "-n", "2"),
+        "-H": [*launch, "-H", ",".join(f"[{address}]:1" for address in ipv6.addresses)],
+    }  # fmt: skip
+    job = ipv6.run(0, lines[how], tmp_path, NUMPY)
+    if refused:
+        assert re.search(rf"{ipv6.addresses[0]}: Open MPI .* takes no IPv6 address", job.refusal())
+    else:
+        check_trained(job, 2, 2, curve, "Open MPI")
 
-    Open MPI 5 finds that out before it starts any rank, and its own message is all there is.
-    """
-    (tmp_path / "train.py").touch()
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    hosts = str(cluster.hostfile([1, 1], tmp_path))
-    line = [str(mpirun), "--hostfile", hosts, "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
-    hints: list[str] = []
-    for _ in range(10):  # on a busy machine mpirun can end rank 0 while its Python still starts: then nobody can say it
-        job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root})
-        assert job.returncode
-        if hints := [said for said in job.refusals() if "the ranks of other hosts did not come" in said]:
-            break
-    assert "type mpirun -x PATH ..." in hints[0]
+
+@by_mpirun(("mpirun", "options", "master", "interface"), [
+    ("4.1", {"version": 6, "second_network": "before"}, "", "eth1"),
+    ("5.0", {"version": 6, "second_network": "after"}, "", "eth0"),
+    ("5.0", {"version": 6, "second_network": "twin"}, "", "eth0"),
+    ("5.0", {"named_loopback": True}, "node0", "eth0"),
+], ids=["before", "after", "twin", "own name"])  # fmt: skip
+def test_where_a_script_meets(
+    make_cluster: MakeCluster, mpirun: Path, options: dict[str, object], master: str, interface: str, tmp_path: Path
+) -> None:
+    """Where another interface has IPv4 and leads nowhere; with MASTER_ADDR=$(hostname), which is 127.0.1.1 (Debian)."""
+    hosts = make_cluster(2, **options)
+    named = ["--master-addr", master] if master else []
+    job = hosts.run(0, [*LAUNCH, "--mpirun", mpirun, *TWO, *named, PROGRAMS / "meet.py"], tmp_path).check()
+    said = [job.said(rank).replace("/", " ").split() for rank in range(2)]  # the last two: the address, the interface
+    met = [hosts.addresses[0], master or hosts.addresses[0]]
+    assert [[*words[:2], *words[-2:]] for words in said] == [[str(rank), "2", met[rank], interface] for rank in (0, 1)]
+
+
+def test_a_range_of_ports_is_enough(narrow: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """For mpirun's daemons, our own connections, gloo, the store of torch (of one Open MPI), and Open MPI."""
+    line = [*LAUNCH, "--mpirun", mpirun, *TWO, "--timeout", "60"]
+    if not str(mpirun).startswith("/usr"):
+        assert (
+            narrow.run(0, [*line, "--output-dir", "met", PROGRAMS / "meet.py"], tmp_path)
+            .check()
+            .stdout.startswith("0/2 ")
+        )
+    assert narrow.run(0, [*line, *TRAINING], tmp_path, NUMPY).check().result["world_size"] == 2
+
+
+def test_a_range_of_ports_is_enough_for_a_start_by_hand(narrow: Cluster, tmp_path: Path) -> None:
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "node0", "--master-port", "60199"]
+    line = [*UNILAUNCH, "launch", *options, "--timeout", "60", "--node-rank"]
+    jobs = [narrow.start(node, [*line, str(node), PROGRAMS / "meet.py"], tmp_path, SECRET) for node in range(2)]
+    ended = [job.finish().check() for job in jobs]
+    assert ended[0].stdout.startswith("0/2 ")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,13 @@ FIELDS = {
 EPOCHS = 100
 
 
-def _emit(folder: Path, shape: list[str]) -> dict[str, Any]:
-    options = [*shape, "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
-               "--output-dir", f"{folder}/{{job}}", "--data-dir", f"{folder}/data",
-               "--epochs", str(EPOCHS), "--backend", "numpy"]  # fmt: skip
-    emitted = unilaunch(["launch", "--emit", "jobset", *options], folder, NUMPY).check()
-    fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
-    return fields
-
-
 def _value(variable: dict[str, Any], index: int) -> str:
     """Return a variable's value, as Kubernetes finds it for the pod of an index."""
-    match variable:
-        case {"value": str(value)}:
-            return value
-        case {"valueFrom": {"fieldRef": {"fieldPath": path}}}:
-            return FIELDS[path].format(index=index)
-        case {"valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "rendezvous"}}}:
-            return "0123456789abcdef"
-    raise AssertionError(variable)
+    if "value" in variable:
+        return str(variable["value"])
+    if variable["valueFrom"] == {"secretKeyRef": {"name": "unilaunch-gcn", "key": "rendezvous"}}:
+        return "0123456789abcdef"
+    return FIELDS[variable["valueFrom"]["fieldRef"]["fieldPath"]].format(index=index)
 
 
 def _start(job: dict[str, Any], cluster: Cluster, folder: Path, pause: float = 0.0) -> list[Running]:
@@ -61,11 +48,11 @@ def _start(job: dict[str, Any], cluster: Cluster, folder: Path, pause: float = 0
 def test_a_jobset_trains_and_goes_on_after_an_eviction(
     shape: list[str], size: int, words: str, launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
 ) -> None:
-    """One pod gets SIGTERM: every pod keeps the state and ends with 75; the same commands go on from there.
-
-    They find it since `{job}` is the JobSet's UID.
-    """
-    fields = _emit(tmp_path, shape)
+    """One pod gets SIGTERM: every pod keeps the state and ends with 75; the same commands go on from there."""
+    options = [*shape, "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{tmp_path}", "--backend", "numpy"]
+    options += ["--output-dir", f"{tmp_path}/{{job}}", "--data-dir", f"{tmp_path}/data", "--epochs", str(EPOCHS)]
+    emitted = unilaunch(["launch", "--emit", "jobset", *options], tmp_path, NUMPY).check()
+    fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
     template = fields["spec"]["replicatedJobs"][0]
     name = fields["metadata"]["name"]
     for own in cluster.names:  # the headless service of the JobSet
@@ -75,7 +62,7 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(
     pods = _start(job, cluster, tmp_path, 0.05)
     log = tmp_path / "0d4e5f" / "rank.0" / "events.jsonl"
     wait_until(lambda: log.exists() and '"epoch": 10,' in log.read_text(), DEADLINE)
-    os.kill(cluster.first(2, words), signal.SIGTERM)
+    cluster.kill(2, words)
     interrupted = [pod.finish() for pod in pods]
     ends_as_interruption = job["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
     assert [pod.returncode for pod in interrupted] == ends_as_interruption * 3, interrupted[0].console

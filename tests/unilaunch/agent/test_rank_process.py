@@ -1,20 +1,23 @@
-"""A rank as its agent sees it."""
+"""A rank as its agent sees it. What a rank answers that is stopped, or stuck, is in the fault matrix."""
 
 import os
 import resource
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from jobs.mpirun import wait_until
 from unilaunch.agent import rank_process
-from unilaunch.agent.channel import Channel
+from unilaunch.agent.channel import STACKS, Channel
 from unilaunch.agent.output import HiddenOutput, Output
-from unilaunch.agent.processes import Loop
+from unilaunch.agent.processes import Loop, catches, state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
+from unilaunch.agent.stack_reader import StackReader
 from unilaunch.folder.failure import Cause
 from unilaunch.monitor.messages import Failed, Message, PassSignal, Progress
 from unilaunch.rank.status import Pace, StatusPage
@@ -61,8 +64,7 @@ def test_a_signal_from_outside_is_the_cause_of_an_end_that_follows_soon(
     number: int, age: float, status: int, cause: Cause
 ) -> None:
     with _rank() as (rank, passed_on):
-        rank.passed_on[number] = time.monotonic() - age
-        rank.number = 0
+        rank.passed_on[number], rank.number = time.monotonic() - age, 0
         rank.exited(status, resource.getrusage(resource.RUSAGE_SELF))
         rank.output.end()
         rank.abandoned = True
@@ -94,3 +96,18 @@ def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
         assert [progress.age for progress in told] == [0.0] * 20
         teller.tick(200.0)
         assert told[-1].age == 81.0
+
+
+def test_a_process_without_a_handler_is_not_killed() -> None:
+    """A rank that has become another program, or whose Python has ended and whose libraries still clean up."""
+    reading, writing = os.pipe()
+    with subprocess.Popen(["sleep", "60"], stderr=writing) as process:
+        wait_until(lambda: state(process.pid) == "S" and not catches(process.pid, STACKS))
+        reader = StackReader(reading)
+        reader.begin(process.pid)
+        assert (reader.take(time.monotonic() + 1) or "").startswith("no Python stack: ")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.kill()
+    os.close(reading)
+    os.close(writing)

@@ -1,67 +1,64 @@
 """Those who look in: they are answered beside each other, and cannot take room or time without a bound."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from selectors import DefaultSelector
 
 from unilaunch.monitor.http_server import Answer, HttpServer
 from unilaunch.monitor.metrics import write_metrics
 from unilaunch.version import __version__
 
+Get = Callable[[bytes], bytes]
+
 
 @contextmanager
-def _server(pages: dict[str, str | None]) -> Iterator[tuple[HttpServer, int]]:
-    def page(text: str | None) -> Answer:
-        return lambda: None if text is None else (text, "text/plain")
+def _server() -> Iterator[tuple[HttpServer, tuple[str, int], Get]]:
+    """Give a server, where it is, and who calls it. The answer for /stacks is never known."""
+
+    def page(known: Answer) -> Callable[[], Answer]:
+        return lambda: known
+
+    def get(request: bytes) -> bytes:
+        with socket.create_connection(listener.getsockname(), 5) as caller:
+            caller.sendall(request)
+            for _ in range(60):
+                for key, _ in selector.select(0.01):
+                    key.data()
+                server.tick()
+            caller.setblocking(False)
+            with suppress(BlockingIOError, ConnectionResetError):
+                return caller.recv(1 << 16)
+            return b""
 
     listener = socket.create_server(("127.0.0.1", 0))
     with DefaultSelector() as selector:
-        known = {path: lambda text=text: page(text) for path, text in pages.items()}
-        server = HttpServer(listener, selector, known)
-        yield server, listener.getsockname()[1]
+        pages = {"/status": page(lambda: ("{}", "text/plain")), "/stacks": page(lambda: None)}
+        server = HttpServer(listener, selector, pages)
+        yield server, listener.getsockname(), get
         server.close()
-
-
-def _turn(server: HttpServer, times: int = 60) -> None:
-    for _ in range(times):
-        for key, _ in server.selector.select(0.01):
-            key.data()
-        server.tick()
-
-
-def _get(server: HttpServer, port: int, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), 5) as caller:
-        caller.sendall(request)
-        _turn(server)
-        caller.setblocking(False)
-        try:
-            return caller.recv(1 << 16)
-        except (BlockingIOError, ConnectionResetError):
-            return b""
 
 
 def test_requests_are_answered_while_one_waits() -> None:
     """One whose answer is not known yet keeps nobody from his."""
-    with _server({"/status": "{}", "/stacks": None}) as (server, port):
-        with socket.create_connection(("127.0.0.1", port)) as slow:
+    with _server() as (_, where, get):
+        with socket.create_connection(where) as slow:
             slow.sendall(b"GET /stacks HTTP/1.1\r\n\r\n")
-            answer = _get(server, port, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = get(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n{}")
-        assert _get(server, port, b"GET /status?x=1 HTTP/1.1\r\n\r\n") == answer
+        assert get(b"GET /status?x=1 HTTP/1.1\r\n\r\n") == answer
         for request in (b"GET /etc/passwd HTTP/1.1\r\n\r\n", b"POST /status HTTP/1.1\r\n\r\n", b"x\r\n\r\n"):
-            assert b" 404 Not Found\r\n" in _get(server, port, request)
+            assert b" 404 Not Found\r\n" in get(request)
 
 
 def test_strangers_have_bounds() -> None:
     """A request without an end is sent away, and so is the oldest of too many visitors."""
-    with _server({"/status": "{}"}) as (server, port):
-        assert _get(server, port, b"GET /" + 9000 * b"a") == b""
-        callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        _turn(server)
+    with _server() as (server, where, get):
+        assert get(b"GET /" + 9000 * b"a") == b""
+        callers = [socket.create_connection(where) for _ in range(40)]
+        assert get(b"GET /status HTTP/1.0\r\n\r\n").endswith(b"{}")
         assert 0 < len(server.visitors) <= 16
-        assert _get(server, port, b"GET /status HTTP/1.0\r\n\r\n").endswith(b"{}")
         for caller in callers:
             caller.close()
 

@@ -24,33 +24,26 @@ MPI = describe_exit(14)
 
 
 def _of(rank: int, known: Failure) -> Failure:
-    return replace(
-        known, rank=rank, host=f"node{rank}", device="cpu", phase="train", last_lines=("the end",), log="log"
-    )
+    where = {"host": f"node{rank}", "device": "cpu", "phase": "train", "last_lines": ("the end",), "log": "log"}
+    return replace(known, rank=rank, **where)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("told", "first"), [
-    ([RESET, KILLED], 1),
-    ([RESET, RESET, BROKEN], 2),
-    ([BROKEN, KILLED], 0),
-    ([RESET, RESET], 0),
-    ([OUTSIDE, MONITOR, LAUNCHER], 2),
-    ([OUTSIDE, RESET], 1),
-    ([MPI, KILLED], 1),
-    ([MONITOR, BROKEN], 1),
+    ([RESET, KILLED], 1), ([RESET, RESET, BROKEN], 2), ([BROKEN, KILLED], 0), ([RESET, RESET], 0),
+    ([OUTSIDE, MONITOR, LAUNCHER], 2), ([OUTSIDE, RESET], 1), ([MPI, KILLED], 1), ([MONITOR, BROKEN], 1),
 ])  # fmt: skip
 def test_the_cause_is_no_consequence(told: list[Failure], first: int) -> None:
     """Though another rank told of its own end before."""
-    verdict = judge([_of(rank, known) for rank, known in enumerate(told)])
+    verdict = judge([*map(_of, range(len(told)), told)])
     assert verdict.first.rank == first
     assert verdict.exit_code == told[first].exit_code
     others = [rank for group in verdict.consequences for rank in group["ranks"]]
     assert sorted([*verdict.alike, *others]) == list(range(len(told)))
-    assert [told[rank] == told[first] for rank in verdict.alike] == [True] * len(verdict.alike)
+    assert all(told[rank] == told[first] for rank in verdict.alike)
 
 
 def test_what_several_ranks_share_has_no_first() -> None:
-    """Whichever told of it first; it is all ranks' only where the number of ranks is known."""
+    """It is all ranks' only where the number of ranks is known, or rank 0 tells of it for all: a JobFailed says so."""
     alike = [_of(rank, BROKEN) for rank in (2, 0, 1)]
     assert judge(alike, 3).line == "all 3 ranks: ValueError: broken (exit code 1), in phase 'train'"
     assert judge(alike, 4).line == "ranks 0-2 failed: ValueError: broken (exit code 1), in phase 'train'"
@@ -62,13 +55,8 @@ def test_what_several_ranks_share_has_no_first() -> None:
     refused = describe_exception(SpecError("job:main: job has no main"), 2, {"phase": "program"})
     told = show(judge([_of(0, refused), _of(1, refused)], 2), unseen=False)
     assert told == "unilaunch: all 2 ranks: job:main: job has no main\n"
-
-
-def test_what_all_ranks_refuse_is_not_rank_0s() -> None:
-    """Rank 0 tells of it for all: a JobFailed says so too."""
     refused = describe_exception(InputError("cora.npz: damaged"), 2, {"phase": "prepare"}, together=True)
     verdict = judge([_of(0, refused)], 3)
-    assert verdict.line == "all ranks: cora.npz: damaged"
     failed = JobFailed(LaunchResult(2, (), verdict.first, Path("out"), None, verdict.line))
     assert str(failed) == "all ranks: cora.npz: damaged; its log is log"
 
@@ -98,15 +86,6 @@ def test_a_damaged_file_is_a_cause(error: Exception) -> None:
     assert describe_exception(ConnectionResetError("reset"), 1, {}).cause is Cause.LOST_PEER
 
 
-def _error_of(text: str) -> BaseException:
-    """Return the error with which a program ends."""
-    try:
-        exec(compile(text, "train.py", "exec"), {"__name__": "__main__"})  # noqa: S102
-    except BaseException as error:  # noqa: BLE001
-        return error
-    raise AssertionError(text)
-
-
 @pytest.mark.parametrize(("text", "cause"), [
     ("import argparse; argparse.ArgumentParser().parse_args(['--nosuch'])", Cause.CANNOT_START),
     ("import nosuch", Cause.CANNOT_START), ("from os import nosuch", Cause.CANNOT_START),
@@ -115,23 +94,24 @@ def _error_of(text: str) -> BaseException:
 ])  # fmt: skip
 def test_what_keeps_a_program_from_its_start(text: str, cause: Cause) -> None:
     """Wrong arguments, an import, the syntax: not an exit by the program's own will, and not after a step."""
-    error = _error_of(text)
-    assert describe_exception(error, 1, {"phase": "program"}).cause is cause
-    after = describe_exception(error, 1, {"phase": "program", **Step("batch", 3).as_facts()}).cause
-    assert after is (Cause.EXIT if isinstance(error, SystemExit) else Cause.EXCEPTION)
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        exec(compile(text, "train.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+    assert describe_exception(caught.value, 1, {"phase": "program"}).cause is cause
+    after = describe_exception(caught.value, 1, {"phase": "program", **Step("batch", 3).as_facts()}).cause
+    assert after is (Cause.EXIT if caught.type is SystemExit else Cause.EXCEPTION)
 
 
 def test_consequences_that_differ_in_a_port_are_one_line() -> None:
     """A thousand ranks had a thousand lines; of other kinds the first eight are shown."""
     closed = [replace(RESET, message=f"Connection closed by peer [10.0.0.3]:{40000 + rank}") for rank in range(1000)]
     killed = replace(_of(1000, KILLED), progress=Step("epoch", 3, 200).as_facts())
-    text = show(judge([killed, *(_of(rank, failure) for rank, failure in enumerate(closed))]), unseen=True)
+    text = show(judge([killed, *map(_of, range(1000), closed)]), unseen=True)
     assert "rank 1000 on node1000 (cpu) failed first: killed by SIGKILL (exit code 137), in epoch 3 of 200" in text
     assert "| the end" in text
     assert text.count("after it") == 1
     assert "after it ranks 0-999: RuntimeError: Connection closed by peer [10.0.0.3]:40000 (exit code 1)" in text
     kinds = [replace(RESET, message=f"Connection closed by peer {chr(65 + rank)}") for rank in range(20)]
-    text = show(judge([_of(1000, KILLED), *(_of(rank, failure) for rank, failure in enumerate(kinds))]), unseen=False)
+    text = show(judge([killed, *map(_of, range(20), kinds)]), unseen=False)
     assert text.count("after it") == 9
     assert text.endswith("unilaunch:   after it 12 more ranks: report.json names them\n")
 
