@@ -46,6 +46,14 @@ def test_the_others_can_go_on(launcher: Launcher, how: str, code: int, end: str,
     assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
 
 
+def test_an_error_that_quotes_megabytes_is_named(tmp_path: Path) -> None:
+    """The log has all of it."""
+    (tmp_path / "script.py").write_text("raise IndexError('y' * 40_000_000)\n")
+    job = unilaunch(["launch", "-n", "1", "script.py"], tmp_path)
+    assert (job.returncode, len(job.said(0, "stderr")) > 40_000_000) == (1, True)
+    assert " failed: IndexError: yyy" in job.refusals()[0]
+
+
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
 def test_what_all_ranks_share_is_said_once(openmpi5: Launcher, how: str, tmp_path: Path) -> None:
     """With the script's own frames; each rank's log has them, after what the rank has written."""

@@ -126,6 +126,7 @@ SPAWNED = "\n\n-- Process 1 terminated with the following error:\nTraceback (mos
     (RuntimeError(LACKS), "RuntimeError: Select CPU operator[AlltoAll] fail! Unsupported data type! (exit code 1)"),
     (RuntimeError(f"{SPAWNED}ValueError: broken\n"), "RuntimeError: ValueError: broken (exit code 1)"),
     (ValueError("-"), "ValueError: - (exit code 1)"), (AssertionError(), "AssertionError (exit code 1)"),
+    (ValueError("y" * 10**6), f"ValueError: {'y' * 1000} ... (exit code 1)"),
 ])  # fmt: skip
 def test_a_message_begins_where_it_says_something(error: Exception, said: str) -> None:
     """One that is a traceback says how it ends."""
