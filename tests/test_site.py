@@ -23,6 +23,16 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert [name for name in unilaunch.__all__ if name[0] != "_" and f'id="unilaunch.{name}"' not in names] == []
 
 
+def test_one_version() -> None:
+    """The newest one of the changelog is the package's and the citation's."""
+    citation = dict(
+        re.findall(r'^(version|date-released): "?([^"\n]+)', (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    )
+    version = f"{unilaunch.__version__} - {citation['date-released']}"
+    assert re.findall(r"^## (\d.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == version
+    assert citation["version"] == unilaunch.__version__
+
+
 def test_links_lead_to_files_of_the_clone() -> None:
     """What only mkdocs makes is not there."""
     pages = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]

@@ -128,6 +128,22 @@ def test_weights_of_edges_that_change_are_seen(part: Any) -> None:
         part.edge_weight.mul_(2 / factor)
 
 
+class _WithoutLoops(nn.SAGEConv):  # type: ignore[misc]
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        has_loops = bool((edge_index[0] == edge_index[1]).any())
+        return super().forward(x, remove_self_loops(edge_index)[0] if has_loops else edge_index)
+
+
+def test_ranks_that_change_their_edges_may_be_some_of_all() -> None:
+    """Which edges a layer is called with is then no question to the other ranks."""
+    ends = remove_self_loops(WHOLE.edge_index)[0].numpy()
+    loop = np.flatnonzero(UNEVEN == 0)[:1]  # of a node of rank 0
+    check_exact(
+        Case(lambda: _WithoutLoops(WIDTH, 4)), UNEVEN, whole=_with_edges(*np.concatenate([[loop, loop], ends], 1))
+    )
+
+
 def _written(part: ug.GraphPart) -> torch.Tensor:
     part.edge_index[0] = part.edge_index[0].flip(0)
     return part.edge_index.flip(0)
