@@ -25,12 +25,10 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
 
 def test_one_version() -> None:
     """The newest one of the changelog is the package's and the citation's."""
-    citation = dict(
-        re.findall(r'^(version|date-released): "?([^"\n]+)', (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
-    )
-    version = f"{unilaunch.__version__} - {citation['date-released']}"
-    assert re.findall(r"^## (\d.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == version
-    assert citation["version"] == unilaunch.__version__
+    fields = re.compile(r'^(?:version|date-released): "?([^"\n]+)', re.MULTILINE)
+    version, day = fields.findall((ROOT / "CITATION.cff").read_text())
+    newest = re.findall(r"^## (\d.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert (version, newest) == (unilaunch.__version__, f"{version} - {day}")
 
 
 def test_links_lead_to_files_of_the_clone() -> None:

@@ -93,15 +93,6 @@ def test_parts_together_are_a_hat(way: str, threads: int, cut: Cut, width: int, 
         assert {"shared": count_of_part == rows, "messages": count_of_part <= rows}.get(way, True)
 
 
-def test_threads_do_not_change_a_bit() -> None:
-    """Rows are shared out, sums are not."""
-    ends, rows = np.random.default_rng(3).integers(0, 9000, (60000, 2)), np.ones((9000, 17), np.float32) / 3
-    (part,) = parts_of(make_graph(9000, ends.tolist()))
-    halo = HaloExchange(part, Alone(), Meter())
-    one, three = (aggregation_over_halo(part, halo, n, "gcn", np.dtype(np.float32)).matmat(rows) for n in (1, 3))
-    np.testing.assert_array_equal(one, three)
-
-
 @pytest.mark.parametrize("way", ["shared", "messages"])
 def test_sparse_features_are_aggregated_once_in_blocks_of_columns(way: str) -> None:
     """Also when their columns fill no whole number of blocks; the ranks exchange block by block."""

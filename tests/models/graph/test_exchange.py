@@ -1,6 +1,5 @@
 """Rows of the halo, in shared memory or in messages, exact or in 16 bits, and rows of any nodes: the right ones."""
 
-import errno
 import os
 from itertools import pairwise
 from typing import Any
@@ -97,9 +96,7 @@ def test_where_one_rank_alone_cannot_share_all_send_messages(monkeypatch: pytest
 
     def refuse(name: str) -> int:
         names.append(name)
-        if names.count(name) == 2 and name == names[0]:
-            raise OSError(errno.EMFILE, name)
-        return make(name)
+        return os.open("", 0) if name == names[0] and names.count(name) == 2 else make(name)
 
     monkeypatch.setattr(os, "memfd_create", refuse)
 
