@@ -23,6 +23,14 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert [name for name in unilaunch.__all__ if name[0] != "_" and f'id="unilaunch.{name}"' not in names] == []
 
 
+def test_one_version() -> None:
+    """The newest one of the changelog is the package's and the citation's."""
+    fields = re.compile(r'^(?:version|date-released): "?([^"\n]+)', re.MULTILINE)
+    version, day = fields.findall((ROOT / "CITATION.cff").read_text())
+    newest = re.findall(r"^## (\d.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert (version, newest) == (unilaunch.__version__, f"{version} - {day}")
+
+
 def test_links_lead_to_files_of_the_clone() -> None:
     """What only mkdocs makes is not there."""
     pages = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]

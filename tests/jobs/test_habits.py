@@ -56,6 +56,20 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 #: A line, and what stands in the answer.
 ANSWERED = [
     ("launch -n 2 python train.py --lr 0.1", "type unilaunch launch -n 2 train.py --lr 0.1"),
+    ("launch -n 2 python -X dev -OO train.py -O -m x", "type unilaunch launch -n 2 train.py -O -m x; its own options"),
+    ("launch -n 2 -env A 1 train.py", "type -x NAME=VALUE"), ("launch -n 2 --module train", "--module: type -m MODULE"),
+    ("launch -n 2 ./app.pyz", "app.pyz: an archive: unpack it"), ("launch -n 2 --mca btl", "--mca: expected 2"),
+    ("launch -n 2 --role=trainer train.py", "type -x ROLE_NAME=NAME"), ("launch -n 2 -m ''", "-m: '' is no name of a"),
+    ("launch -n 2 --start_method spawn train.py", "call torch.multiprocessing.set_start_method in it"),
+    ("launch -n 2 --local_ranks_filter=0,1 train.py", "or afterwards unilaunch logs --rank 0,1"),
+    ("launch -n 2 --numa-binding node train.py", "--bind-to none ends that"),
+    ("launch -n 2 --run-path /work/train.py", "the path of the script is TARGET"),
+    ("launch -n 2 --mixed_precision bf16 train.py", "type -x ACCELERATE_MIXED_PRECISION=bf16"),
+    ("launch --worker_num 4 --local_worker_num 2 train.py", "say how many nodes there are: --nnodes"),
+    ("launch -n 4 -N 2 train.py", "how many ranks each host takes"), ("launch -n 2 -c 4 train.py", "type --threads 4"),
+    ("launch -n 2 --gpu_ids 0,1 train.py", "CUDA_VISIBLE_DEVICES=0,1"), ("launch -n two train.py", "expected a number"),
+    ("launch -n 2 '' train.py", "'': an empty word"), ("launch -n 2 --join False train.py", "unilaunch launch ... &"),
+    ("launch -n 2 --batch-size 8 gcn", "--batch-size: an option of mnist"), ("sbatch job.sh", "launch --emit sbatch"),
     ("launch -n 2 bash run.sh", "bash: unilaunch starts Python programs only; mpirun starts any"),
     ("launch --nnodes 1:4 --nproc_per_node 2 train.py", "--nnodes: must be one number (a job that may lose hosts: "),
     ("launch --nproc_per_node gpu train.py", "no device is visible here: give a number, or -n cpu"),
@@ -71,7 +85,7 @@ ANSWERED = [
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train.py", "run.sh"):
+    for name in ("train.py", "run.sh", "app.pyz"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
 

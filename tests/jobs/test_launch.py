@@ -51,6 +51,10 @@ def test_a_script_needs_nothing_but_python(tmp_path: Path) -> None:
     job = _launch("-n 5 train.py --lr 0.1", tmp_path, program, PATH="/nowhere", PMI_RANK="3", PMIX_RANK="3").check()
     logs = [json.loads(job.said(rank)) for rank in range(5)]
     assert logs == [[[str(rank), "5", str(rank), "5", None, None], ["--lr", "0.1"]] for rank in range(5)]
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "tool").write_text(f"#!/usr/bin/env python3\n{program}")  # as torchrun's --no-python starts it
+    (tools / "tool").chmod(0o755)
+    assert '["--x"]' in _launch("-n 2 tool --x", tmp_path, PATH=f"{tools}:/usr/bin").check().stdout
 
 
 def test_the_line_of_a_dry_run_can_be_typed_and_holds_no_secret(tmp_path: Path) -> None:
@@ -116,6 +120,16 @@ def test_programs_of_mpi_get_an_mpirun(program: str, options: str, code: int, ex
     """It is chosen by what a program imports; what is imported in another way is refused, not run as rank 0 of 1."""
     job = _launch(f"-n 2 {options} train.py", tmp_path, program)
     assert (job.returncode, expected in job.console) == (code, True), job.console
+
+
+def test_many_ranks_with_few_open_files(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The soft limit is raised as far as the ranks need; a hard one is said, with what to raise."""
+    (tmp_path / "train.py").write_text(SAY)
+    for limits, is_said in (("64:4096", False), ("64:64", True)):
+        line = ["prlimit", f"--nofile={limits}", *LAUNCH, "-n", "12", *openmpi5.options, "train.py"]
+        job = finish(line, tmp_path, None)
+        assert ("ulimit -Hn allows 64 open files, and 12 ranks need up to" in job.console) == is_said
+        assert is_said or job.check()
 
 
 @pytest.mark.parametrize("start", ["direct", "5.0"])

@@ -1,6 +1,7 @@
 """The output folder under a real mpirun: the user's files, two jobs in one folder, and what a script does to itself."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,7 +84,8 @@ def test_a_second_job_in_the_folder_of_a_running_one_is_refused(openmpi5: Launch
             openmpi5.unilaunch(3, ["run", "second.py"], tmp_path),
             openmpi5.launch(2, ["--max-restarts", "3", "second.py"], tmp_path),
         ):
-            assert f"run {run} is writing there (process " in second.refusal()
+            assert f"run {run} is writing there (process " in (line := second.refusal())
+            assert f" on {os.uname().nodename}, since " in line
         assert sorted(output.rglob("*")) == before
         (tmp_path / "end").touch()
         assert first.wait(60) == 0
@@ -114,6 +116,18 @@ def test_what_a_script_leaves_running_goes_on(start: str, openmpi5: Launcher, tm
     wait_until((tmp_path / "there" / "complete").exists)
     wait_until(lambda: not list(processes_in(tmp_path)))
     assert (job.said(0), list(tmp_path.glob("there/log_output/rank.0/*"))) == ("ends\nsent\n", [])
+
+
+@pytest.mark.parametrize("act", [
+    pytest.param("os.setgid(65534); os.setuid(65534)", marks=pytest.mark.system),
+    "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+], ids=["setuid", "RLIMIT_FSIZE"])  # fmt: skip
+def test_what_a_script_does_to_its_process_fails_no_job(act: str, tmp_path: Path) -> None:
+    """It has finished: exit code 0, no restart, and one line says what cannot be written any more."""
+    (tmp_path / "act.py").write_text(f"import os\n{act}\nprint('finished')\n")
+    job = command(["launch", "-n", "1", "--max-restarts", "1", "act.py"], tmp_path).check()
+    assert job.stdout == "finished\n"
+    assert ["rank 0 can no longer write its records" in line for line in job.refusals()] == [True]
 
 
 def test_what_launch_was_told_wins_over_the_environment_in_its_ranks(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The user's own programs: unchanged, with `unilaunch.init()`, with libraries or MPI of their own."""
 
+import gc
 import json
 import re
 import sys
@@ -70,7 +71,7 @@ def test_a_library_finds_its_ranks(openmpi5: Launcher, way: str, script: str, ba
 
 
 def test_a_program_finds_what_it_would_have_imported(tmp_path: Path) -> None:
-    """Its threads in every library, its own random numbers; and the ranks come from one process."""
+    """Its threads in every library, its own random numbers, the collector; and the ranks come from one process."""
     told = []
     for command, ranks in (("launch -n 3", 3), ("run", 1)):
         (folder := tmp_path / command).mkdir()
@@ -81,6 +82,7 @@ def test_a_program_finds_what_it_would_have_imported(tmp_path: Path) -> None:
     assert [len({each["drawn"][drawn] for each in shared}) for drawn in ("numpy", "torch", "python")] == [3, 3, 3]
     for each in (*shared, *own):
         assert (each["torch"], each["pools"], each["variable"]) == ([2, 2], [2, 2], "2")
+        assert each["collector"] == [True, [*gc.get_threshold()], 0]
 
 
 def test_a_last_word_is_a_failure(tmp_path: Path) -> None:

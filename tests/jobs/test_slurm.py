@@ -59,6 +59,10 @@ def test_jobs_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> No
     twice = finish(["srun", "-K0", "-N1", "-n2", *launch.split()], tmp_path, environ)
     assert twice.returncode == 2
     assert "Slurm has started 2 processes of `unilaunch launch`" in twice.console
+    for how in ([], ["--mpirun", "/usr/bin/mpirun"]):  # of salloc: as many ranks as the allocation has tasks
+        line = ["salloc", "-N1", "-n4", *launch.split()[:4], *how, "--console", "all", "say.py"]
+        said = finish(line, tmp_path, environ).check().stdout
+        assert sorted(said.splitlines()) == [f"rank {rank} of 4" for rank in range(4)]
 
 
 def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:

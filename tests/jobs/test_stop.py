@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timed
 
 #: Ranks 0 and 1 save for longer than mpirun would wait, rank 2 does not save; all count SIGUSR1.
 SAVE = """
-import os, signal, sys, time
+import atexit, os, signal, sys, time
 from pathlib import Path
 rank = os.environ["RANK"]
 def mark(name):
@@ -30,6 +30,7 @@ def mark(name):
 def save(*_):
     time.sleep(float(sys.argv[1]))
     mark("saved")
+    atexit.register(mark, "left")
     sys.exit(0)
 signal.signal(signal.SIGUSR1, lambda *_: mark("usr1"))
 if rank != "2":
@@ -96,22 +97,26 @@ def test_ranks_have_time_to_save(launcher: Launcher, number: signal.Signals, pro
     job.send_signal(number)
     said, _ = job.communicate(timeout=60)
     assert 2.5 < time.monotonic() - begin < 20
-    assert (job.returncode, _marks(tmp_path, "saved")) == (128 + number, ["0", "1"])
+    assert job.returncode == 128 + number
+    assert _marks(tmp_path, "saved") == _marks(tmp_path, "left") == ["0", "1"]
     assert f"unilaunch: {number.name}: the ranks have 30 s to end; a second signal ends them at once\n" in said
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
     assert unilaunch(["status"], tmp_path).stdout.startswith("stopped: 3 ranks\n")
 
 
-def test_a_second_signal_ends_at_once(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Also while ranks save, though nobody reads the console (Ctrl-C ends `| tee` too); the first is the exit code."""
-    job = _start(openmpi5, "50", tmp_path)
+@pytest.mark.parametrize("console", ["closed", "full"])
+def test_a_second_signal_ends_at_once(console: str, openmpi5: Launcher, tmp_path: Path) -> None:
+    """Also while ranks save, though nobody reads the console (Ctrl-C ends `| tee` too, and `less` waits)."""
+    job = _start(openmpi5, "50", tmp_path, SAVE.replace('mark("up")', "print('x' * 400_000); mark('up')"))
     assert job.stdout
-    job.stdout.close()
+    if console == "closed":
+        job.stdout.close()
     job.send_signal(signal.SIGINT)
     time.sleep(1)
     assert job.poll() is None
     job.send_signal(signal.SIGTERM)
-    assert job.wait(20) == 130
+    assert job.wait(20) == 130  # the first
+    job.stdout.close()
 
 
 def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ import unilaunch.agent.under_launcher
 from unilaunch.launchers import detect
 detect({})
 """: "typing_extensions importlib.metadata pydantic psutil unilaunch.launchers.mpirun",
+    "import unilaunch_graph\n": "torch mindspore numpy scipy",
     f"""
 from unilaunch.spec.task import decode_task
 import unilaunch.agent.under_launcher, unilaunch.agent.guard, unilaunch.agent.preload, unilaunch.rank.run
@@ -42,7 +43,7 @@ import unilaunch_gcn.training, unilaunch_graph.partition.preparation, unilaunch_
 }
 
 
-@pytest.mark.parametrize("program", LIGHT, ids=["a user's", "a launcher's child", "a rank"])
+@pytest.mark.parametrize("program", LIGHT, ids=["a user's", "a launcher's child", "a user's of graphs", "a rank"])
 def test_what_is_light_stays_light(program: str) -> None:
     watched = f"import sys\n{program}print(sorted({set(LIGHT[program].split())} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, check=False)

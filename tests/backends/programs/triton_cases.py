@@ -23,6 +23,7 @@ from unilaunch_gcn.torch_device import FusedAggregation, TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.optimizer import Adam
+from unilaunch_graph.partition.cut import slice_nodes
 from unilaunch_graph.partition.part import Part
 
 #: Networks that use every order of products, every step of an epilogue, two blocks of columns, and sparse features.
@@ -84,6 +85,19 @@ def check_bfloat16() -> None:
         assert difference <= 0.01 * np.linalg.norm(np.asarray(expected))
 
 
+def check_columns() -> None:
+    """Where ranks divide columns, sums of bfloat16 rows are float32, as with torch's operations."""
+    adjacency, (part,) = slice_nodes(random_graph(7, 14, 9), 1)
+    part, config = replace(part, adjacency=adjacency), _config(precision="bfloat16", conv="sage")
+    rows = torch.from_numpy(_draw(part.num_owned, 4)).bfloat16()
+    found, expected = (
+        _device(config, part, Alone(), Meter(), is_fused=is_fused).first_layer.aggregate.matmat(rows)
+        for is_fused in (True, False)
+    )
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=0, atol=1e-6)
+
+
 def _exchange(part: Part, rows: torch.Tensor, send: Any, _: Any, receive: Any, __: Any) -> Alone:
     """Check what is sent, and receive what each global node has."""
     torch.testing.assert_close(send, rows[part.owned[part.send_rows]], rtol=0, atol=1e-15)
@@ -116,6 +130,7 @@ if __name__ == "__main__":
     for tested_shape, is_sparse in SHAPES:
         check_network(tested_shape, sparse=is_sparse)
     check_bfloat16()
+    check_columns()
     check_halo("float64", 1e-14)
     check_halo("bfloat16", 2e-2)
     sys.stdout.write("the same\n")

@@ -1,5 +1,6 @@
 """Tells from which process this rank's guard was forked, its libraries' threads and its random numbers."""
 
+import gc
 import json
 import os
 import random
@@ -19,6 +20,7 @@ found = {
     "torch": threads,
     "pools": [pools["openblas"], pools["openmp"]],
     "drawn": {"numpy": np.random.rand(), "torch": torch.rand(1).item(), "python": random.random()},  # noqa: NPY002, S311
+    "collector": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() // 1000],
     "variable": os.environ["OMP_NUM_THREADS"],
 }
 sys.stdout.write(json.dumps(found) + "\n")

@@ -3,11 +3,14 @@
 import ctypes
 import gzip
 import importlib
+import io
 import os
 import signal
 import sys
 import time
+import zipfile
 from pathlib import Path
+from typing import Any
 
 LINE = "twenty-two characters\n"
 how, root, rank = sys.argv[1], Path(sys.argv[2]).absolute(), os.environ.get("RANK", "0")
@@ -56,6 +59,14 @@ text.write(LINE)
 binary.write(LINE.encode())
 packed = gzip.open("packed.gz", "wt")  # noqa: SIM115
 packed.write(LINE)
+held: list[Any] = [open("cycle", "w")]  # noqa: PTH123, SIM115
+held[0].write(LINE)
+held.append(held)
+del held
+own = type("Text", (io.TextIOWrapper,), {})(open("own", "wb"))  # noqa: PTH123, SIM115
+own.write(LINE)
+archive = zipfile.ZipFile("archive.zip", "w")
+archive.writestr("a", "b")
 libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 libc.fputs(LINE.encode(), ctypes.c_void_p(libc.fopen(b"stdio", b"w")))

@@ -294,7 +294,7 @@ def test_faults_of_tables_are_named(tmp_path: Path, changes: dict[str, Any], wor
 
 
 def test_columns_of_parquet(tmp_path: Path) -> None:
-    """A list stands for several columns; names of another type are text; an empty class is unknown."""
+    """A list stands for several columns; names of another type are text, large numbers are kept."""
     days = np.array(["2020-01-01", "2020-01-02"], "M8[D]")
     edges = pa.table({"source": days[:1], "target": days[1:]})
     columns: dict[str, Any] = {"node": pa.array(days), "y": [0, 1], "a": [5, 6], "vector": [[1.0, 2.0], [3.0, 4.0]]}
@@ -304,6 +304,10 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
     assert _seen(folder)["y"] == [0, -1]
     with pytest.raises(InputError, match=r"column vector of list<.*>: expected numbers, .*lists of one length"):
         _from_parquet(tmp_path, edges, pa.table(columns | {"vector": [[1.0, 2.0], [3.0]]}))
+    for node, source in (("int64", "uint64"), ("uint64", "int64")):  # numpy compares and joins them as float64
+        nodes = pa.table({"node": pa.array([2**53, 2**53 + 1, 7], node), "a": [1, 2, 3], "y": [0, 1, 0]})
+        edges = pa.table({"source": pa.array([2**53 + 1], source), "target": pa.array([2**53], "uint64")})
+        assert [edge[:2] for edge in _seen(_from_parquet(tmp_path, edges, nodes))["edges"]] == [(1, 0)]
 
 
 @pytest.mark.parametrize(("y", "classes", "labels"), [

@@ -1,5 +1,6 @@
 """Rows of the halo, in shared memory or in messages, exact or in 16 bits, and rows of any nodes: the right ones."""
 
+import os
 from itertools import pairwise
 from typing import Any
 
@@ -85,6 +86,24 @@ def test_rows_stay_while_others_have_begun_the_next_exchange() -> None:
             assert rank or (arrived == rows[part.halo]).all()
             begun = begun or halo.begin(following[part.owned])
             assert (begun.wait() == following[part.halo]).all()
+
+    on_every_rank(3, work)
+
+
+def test_where_one_rank_alone_cannot_share_all_send_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here its second file fails; the others would wait for rows in theirs for ever."""
+    names, make = [], os.memfd_create
+
+    def refuse(name: str) -> int:
+        names.append(name)
+        return os.open("", 0) if name == names[0] and names.count(name) == 2 else make(name)
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+
+    def work(rank: int, collectives: Collectives) -> None:
+        halo = HaloExchange(TRIANGLE[rank], collectives)
+        assert halo.shared is None
+        assert (halo.begin(np.arange(3.0)[[rank], None]).wait()[:, 0] == TRIANGLE[rank].halo).all()
 
     on_every_rank(3, work)
 

@@ -110,6 +110,8 @@ def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
     both, changes = _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2, 3, 3, 4, 4])}).symmetrised()
     assert ([edge[2] for edge in edges_of(both)], changes) == ([2, 2, 3, 3, 4, 4], [])
     assert _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2.5, 3, 3, 4, 4])}).is_directed
+    large = _load(tmp_path, {**PLAIN, "edge_weight": np.array([1e9, 1e9, 2e-6, 0, 3e-6, 1], np.float32)})
+    np.testing.assert_allclose(large.strengths, [1e9, 1e9, 2e-6, 0, 1, 3e-6], rtol=1e-7)  # each of its own weights
 
 
 def test_negative_weights_have_no_symmetric_form(tmp_path: Path) -> None:

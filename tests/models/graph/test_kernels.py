@@ -53,6 +53,7 @@ def test_dense_products(rows: int, depth: int, width: int, threads: int, *, by_t
     left, right, where, factors = _draw(rows, depth), _draw(depth, width, 1), _draw(rows, width, 2), _draw(rows, 1, 3)
     found = native.product(left, right)
     np.testing.assert_allclose(found, left.astype(np.float64) @ right, rtol=0, atol=4e-6 * max(1, depth) ** 0.5)
+    np.testing.assert_array_equal(_kernels(3, by_tiles=by_tiles).product(left, right), found)
     columns = np.ascontiguousarray(np.concatenate((left, left), axis=1))[:, depth:]
     for view in (np.asfortranarray(left), columns):
         np.testing.assert_array_equal(native.product(view, np.asfortranarray(right)), found)

@@ -12,7 +12,7 @@ from torch_geometric import nn
 from torch_geometric.utils import remove_self_loops, to_undirected
 from typing_extensions import override
 
-from models.graph.layers_of_pyg import WIDTH, Case, check_exact
+from models.graph.layers_of_pyg import WIDTH, Case, Net, check_exact
 from models.graph.torch_parts import UNEVEN, WHOLE, Whole, each_part
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
@@ -126,6 +126,18 @@ def test_weights_of_edges_that_change_are_seen(part: Any) -> None:
         found = distributed(part.x, part.edge_index.flip(0), part.edge_weight).detach() / factor
         torch.testing.assert_close(found, expected[part.owned], rtol=0, atol=1e-10)
         part.edge_weight.mul_(2 / factor)
+
+
+def _without_loops(net: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
+    return net.conv(x, remove_self_loops(edges)[0] if (edges[0] == edges[1]).any() else edges)
+
+
+def test_ranks_that_change_their_edges_may_be_some_of_all() -> None:
+    """Which edges a layer is called with is then no question to the other ranks."""
+    loop = np.flatnonzero(UNEVEN == 0)[:1]  # of a node of rank 0
+    ends = np.concatenate([[loop, loop], remove_self_loops(WHOLE.edge_index)[0].numpy()], 1)
+    case = Case(lambda: Net(_without_loops, conv=nn.SAGEConv(WIDTH, 4)))
+    check_exact(case, UNEVEN, whole=_with_edges(*ends))
 
 
 def _written(part: ug.GraphPart) -> torch.Tensor:

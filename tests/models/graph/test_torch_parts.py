@@ -73,6 +73,8 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
         assert value.grad == 1 / 40
         for again in (loss, part.x):
             assert ug.mean(again, count, part).item() == pytest.approx(mean.item(), abs=1e-12)
+        half = torch.full((300,), 500.0, dtype=torch.float16)  # torch's own mean adds in float32, too
+        assert ug.mean(half, 300 * part.world_size, part) == 500
         return mean.item()
 
     means = on_parts(WHOLE, PARTS, work)

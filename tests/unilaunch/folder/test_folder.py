@@ -1,5 +1,6 @@
 """The output folder: names, an earlier run's output that is never lost, and the user's files, which stay."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -164,6 +165,22 @@ def test_a_run_waits_for_the_last_guards_of_the_one_before(
         claimed.result(timeout=60)
     first.let_go()
     second.let_go()
+    assert not claim.is_held(tmp_path)
+
+
+def test_a_job_is_seen_on_a_file_system_that_locks_only_what_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS 4: an exclusive lock needs a file that is open to be written."""
+    lock = fcntl.flock
+
+    def flock(descriptor: int, kind: int) -> None:
+        is_read = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        lock(99_999 if kind & fcntl.LOCK_EX and is_read else descriptor, kind)  # EBADF
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with _running(tmp_path, "run"):
+        assert claim.is_held(tmp_path)
     assert not claim.is_held(tmp_path)
 
 

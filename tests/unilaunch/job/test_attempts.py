@@ -1,6 +1,7 @@
 """The attempts of a job: when it is started again, and the plan after the loss of a host."""
 
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from unilaunch.errors import SpecError
 from unilaunch.folder.failure import Cause, Failure
 from unilaunch.folder.result import LaunchResult
 from unilaunch.job import attempt, attempts, login
+from unilaunch.job.api import Job
 from unilaunch.job.attempt import Caller
 from unilaunch.job.attempts import plan_again
 from unilaunch.job.plan import Plan, make_plan
@@ -105,6 +107,14 @@ def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
     starts, _ = _run("-H a:1,b:1 --max-restarts 1", [NOT_STARTED, WELL], [{}, SILENT, {}], monkeypatch)
     assert starts.call_count == 2
     assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
+
+
+def test_a_second_cancel_is_no_echo() -> None:
+    """A signal that comes twice at once is one: timeout(1) sends it so."""
+    (job := Job.__new__(Job))._caller = Caller(signals := UserSignals(), attended=False)
+    for send, is_second in ((signals.note, False), (signals.note, False), (lambda _: job.cancel(), True)):
+        send(signal.SIGTERM)
+        assert signals.again == is_second
 
 
 def test_a_start_up_file_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from command_line import job_file, write_programs
+from command_line import job_file, launch_options, write_programs
 from crds.checking import faults
 from unilaunch.errors import SpecError
 from unilaunch.job import choice
 from unilaunch.job import plan as planning
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
+from unilaunch.spec.launch_spec import LaunchSpec
+from unilaunch.spec.reading import read_task
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +39,8 @@ def _run(script: str, folder: Path, environ: Mapping[str, str], srun: str) -> "s
     return subprocess.run(["bash"], input=script, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
 
-def test_hosts_for_slurm() -> None:
-    """Srun deals the ranks out as the plan does, of unequal hosts rank by rank; or mpirun, if it has options."""
+def test_hosts_for_slurm(tmp_path: Path) -> None:
+    """Srun deals the ranks out as the plan does, of unequal hosts rank by rank; or mpirun. --config reads its spec."""
     script = job_file("sbatch", "-n 4 -H a:2,b:2 --epochs 3 -x HF_TOKEN=hidden")
     assert _directives(script) == {
         "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
@@ -47,6 +49,10 @@ def test_hosts_for_slurm() -> None:
     assert script.startswith("#!/bin/bash\n")
     assert ("hidden" in script, "${HF_TOKEN:?" in script) == (False, True)
     assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in job_file("sbatch", "-n 3 -H a:2,b:1")
+    line = next(line for line in script.splitlines() if '"epochs": 3' in line)
+    (tmp_path / "spec.json").write_text(line[line.index("{") : line.rindex("}") + 1])
+    again = read_task(LaunchSpec, launch_options(f"--config {tmp_path}/spec.json"), {})
+    assert (dict(again.options or {})["epochs"], again.spec.nprocs, again.spec.hosts) == (3, 4, "a:2,b:2")
     by_mpirun = job_file("sbatch", words := "-n 2 -H a:1,b:1 --bind-to none", {"WANDB_MODE": "offline"})
     assert "exec /mpi/bin/mpirun -n 2 --bind-to none" in by_mpirun
     assert by_mpirun == job_file("sbatch", words)  # the shell that submits it has the variables
@@ -168,6 +174,16 @@ def test_a_job_that_goes_on() -> None:
     assert [words in script for words in (*settings, "\nexec ")] == [True, True, True, False]
     assert '"output_dir": "log_output/{job}-{array}"' in job_file("sbatch", "-n 2 --array 1,2")
     assert '"output_dir": "mine"' in job_file("sbatch", "-n 2 --output-dir mine")
+
+
+@pytest.mark.parametrize(("environ", "job"), [
+    ({}, "36"), ({"SLURM_ARRAY_JOB_ID": "36", "SLURM_ARRAY_TASK_ID": "3"}, "36_3"),
+])  # fmt: skip
+def test_a_job_that_asks_for_it_requeues_itself(environ: dict[str, str], job: str, tmp_path: Path) -> None:
+    """Of an array that job alone: the last one has the id of the whole array, by which Slurm would stop the others."""
+    write_programs(tmp_path, scontrol='echo "$@"')
+    done = _run(job_file("sbatch", "-n 2 --requeue --epochs 30"), tmp_path, environ, "exit 75")
+    assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
 
 
 @pytest.mark.parametrize("folder", ["--output-dir runs", "--checkpoint-dir kept", ""])

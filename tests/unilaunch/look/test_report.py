@@ -64,7 +64,7 @@ def test_a_curve_comes_from_the_result_or_else_from_the_ranks(tmp_path: Path) ->
 def test_the_figures_of_models(target: str, result: Any, shown: list[str], hidden: list[str], tmp_path: Path) -> None:
     events: Rows = [
         {"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}, {"phase": "end", "exit_code": 75},
-        {"straggler": 0, "host": "node0", "factor": 1.5, "steps": 20},
+        {"straggler": 0, "host": "node0", "factor": "x"}, {"straggler": 0, "host": "node0", "factor": 1.5, "steps": 20},
     ]  # fmt: skip
     page = make_page([_run(tmp_path, result, events, target=target)])
     assert [words for words in [*shown, "<td>12345</td>", "<td>ended, exit code 75</td>"] if words not in page] == []

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -249,6 +250,19 @@ def test_a_rank_that_goes_is_noticed_by_all(call: Work) -> None:
     first, _, last = _on_ranks(3, work)
     assert first.startswith("rank 1 is lost")
     assert "is lost" in last
+
+
+def test_a_message_that_makes_no_sense_ends_in_one_line() -> None:
+    """Though it comes from a rank that knows the secret."""
+    for message, words in (
+        (struct.pack("!Q", 3 << 30), "announces a message of 3221225472 bytes"),
+        (struct.pack("!Q", 100_000) + b"[" * 100_000, "is not JSON"),
+    ):
+
+        def work(peers: TcpPeers, _: TcpCollectives, message: bytes = message) -> Any:
+            return peers.connections[0].sendall(message) if peers.rank else _outcome(lambda: peers.share(None))
+
+        assert words in _on_ranks(2, work)[0]
 
 
 def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
