@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -28,7 +29,21 @@ async def fetch() -> None:
     """Need an event loop."""
 
 
+def _supplied(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        return function({"lr": 0.1}, *args, **named)
+
+    return call
+
+
+@_supplied
+def configured(cfg: dict[str, float], seeds: int = 0) -> None:
+    """Get its first argument from a decorator."""
+
+
 @pytest.mark.parametrize(("function", "options", "words"), [
+    (configured, {"seed_s": 1}, "did you mean seeds?"),
     (lambda: 1, {}, "'<lambda>': ranks cannot find it by this name"), (functools.partial(train, 1), {}, "partial"),
     (train, {}, "train(): missing a required argument: 'lr'"), ("none.py:f", {}, "script none.py: no such file"),
     (train, {"lr": 1, "seed": 3}, "a parameter of train: give train its arguments as args={'seed': ...}"),

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import pty
+import termios
 import time
 
 import pytest
@@ -34,6 +36,28 @@ def _pass_on(live: Live, said: bytes) -> None:
     with os.fdopen(reading, "rb", 0) as errors, live.passing(None, errors):
         os.write(writing, said)
         os.close(writing)
+
+
+def test_a_terminal_that_is_stopped_does_not_stop_the_job() -> None:
+    """Ctrl-S: neither a write to it nor the thread that is in such a write is waited for."""
+    live, ranks = Live(shown=True), {0: _seen(Step("epoch", 1, 2))}
+    master, slave = pty.openpty()
+    kept = os.dup(2)
+    try:
+        os.dup2(slave, 2)
+        termios.tcflow(slave, termios.TCOOFF)
+        live.follow(ranks, None)
+        assert not live.text
+        termios.tcflow(slave, termios.TCOON)
+        with live.lock:
+            live.follow(ranks, None)
+        assert not live.text
+        live.follow(ranks, None)
+    finally:
+        os.dup2(kept, 2)
+        for descriptor in (kept, master, slave):
+            os.close(descriptor)
+    assert live.text.startswith("epoch 1/2")
 
 
 def test_the_last_output_is_shown_however_late_its_thread_is(
