@@ -57,7 +57,7 @@ def _open_closed_outputs() -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, number)  # mpirun inherits it
+            os.dup2(nowhere, number)  # agents inherit it
             if nowhere != number:
                 os.close(nowhere)
             os.set_inheritable(number, True)

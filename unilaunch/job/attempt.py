@@ -107,7 +107,7 @@ def run_attempt(plan: Plan, inbox: Inbox, caller: Caller, agents: DirectAgents) 
             inbox.input = caller.stdin
             sizes = {WINDOWS: json.dumps(windows)} if any(windows) else {}
             line = plan.starter.start_line(request, (MONITOR, SPEC, *sizes), session)
-            started: Started = StartedMpirun(line, environ | sizes, shown=live.shown)
+            started: Started = StartedMpirun(line, environ | sizes)
         else:
             started = agents.start(request, environ, Console(caller.stdin, live.shown, windows))
         returncode = _run(started, inspection, UserStop(monitor, signals, spec.grace, live), live)
@@ -193,7 +193,7 @@ def _run(started: Started, inspection: Inspection, stop: UserStop, live: Live) -
     monitor = inspection.monitor
     with (
         started,
-        live.passing(started.stdout, started.stderr),
+        live.passing(started.stdout, started.stderr, hurried=lambda: stop.signals.again),
         monitor.inbox.awake_at(started.end_descriptor()),
     ):
         returncode = _wait(started, inspection, stop, live)

@@ -111,15 +111,17 @@ class StartedMpirun(Started):
         LauncherError: The program cannot be started.
     """
 
-    def __init__(self, line: Sequence[str], environ: Mapping[str, str], *, shown: bool) -> None:
+    def __init__(self, line: Sequence[str], environ: Mapping[str, str]) -> None:
         try:
+            # Its outputs are pipes that this process reads to the end. Where nobody reads the console any more (`tee`,
+            # which Ctrl-C ends too, or `head`), mpirun itself would end the ranks, though they save.
             self._process = subprocess.Popen(
                 line,
                 bufsize=0,
                 env=environ,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,  # the agent of rank 0 gets the input from the monitor
-                stdout=subprocess.PIPE if shown else None,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
         except OSError as error:

@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -176,8 +176,11 @@ class Live:
         self.open_line = False
 
     @contextmanager
-    def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
-        """While the block runs, write mpirun's output above the live line."""
+    def passing(self, *outputs: IO[bytes] | None, hurried: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """While the block runs, write mpirun's output above the live line; then the rest of it, unless *hurried*.
+
+        The user hurries by a second signal: what the console does not take at once is not shown then.
+        """
         targets = zip((1, 2), outputs, strict=True)
         threads = {
             threading.Thread(target=self._pass_on, args=(output, target), daemon=True): output
@@ -191,14 +194,17 @@ class Live:
         finally:
             for thread, output in threads.items():
                 thread.join(_PAUSE)  # a process that outlives mpirun may still hold its output
-                while thread.is_alive() and self._has_more(output):
+                while thread.is_alive() and not hurried() and self._has_more(output):
                     thread.join(_PAUSE)
-            with self.lock:
-                if self.text and not self.open_line:
-                    _write(2, _CLEAR)
-                _write(2, self.banner.held)
-                self._say_all(_PAUSE)
-                self.banner, self.text = BannerFilter(), ""
+            if self.lock.acquire(timeout=_PAUSE):
+                try:
+                    if self.text and not self.open_line:
+                        _write(2, _CLEAR)
+                    _write(2, self.banner.held)
+                    self._say_all(_PAUSE)
+                    self.banner, self.text = BannerFilter(), ""
+                finally:
+                    self.lock.release()
 
     def report(self, text: str) -> None:
         """Write lines of `launch` after the job's output, unless the reader has closed its end."""
@@ -209,8 +215,12 @@ class Live:
 
     def _has_more(self, output: IO[bytes]) -> bool:
         """Return whether some of the output has not been written yet, or its end has not been read."""
-        with self.lock:
+        if not self.lock.acquire(timeout=_PAUSE):
+            return True  # nobody reads the console now
+        try:
             return bool(_poll(output, select.POLLIN).poll(0))
+        finally:
+            self.lock.release()
 
     def _pass_on(self, output: IO[bytes], target: int) -> None:
         own = os.dup(output.fileno())  # mpirun's ssh may outlive the job, and write when `output` is closed
