@@ -163,7 +163,7 @@ def _start(cluster: Cluster, way: str, mpirun: Path, folder: Path, load: str) ->
 def _await_ranks(job: Running) -> None:
     deadline = time.monotonic() + 120
     while len(list(job.folder.glob("up.*"))) < 3:
-        assert time.monotonic() < deadline, job.line
+        assert time.monotonic() < deadline, job.process.args
         time.sleep(0.1)
 
 
