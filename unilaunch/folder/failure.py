@@ -87,6 +87,7 @@ _LOST_PEER = re.compile(
 )
 #: Characters of a text in a record; a program may raise an error that quotes megabytes.
 _MOST = 1 << 16
+_LONGEST_NOTE = 1000  # characters of a note that the verdict shows
 #: The exit code with which Open MPI 5 ends a process that finds the socket of another process closed.
 _MPI_ERR_UNKNOWN = 14
 
@@ -116,7 +117,7 @@ def describe_exception(
         traceback=()
         if isinstance(error, (SystemExit, UnilaunchError))
         else tuple(map(_bounded, traceback.format_exception(error))),
-        evidence=tuple(_bounded(note) for note in _notes(error) if "\n" not in note),
+        evidence=_notes(error),
         together=together,
         shown=shown,
         final=isinstance(error, UnilaunchError) and error.final,
@@ -138,10 +139,11 @@ def _bounded(text: str) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]} ... ({len(text)} characters: the rank's log has them)"
 
 
-def _notes(error: BaseException) -> list[str]:
-    """Return the notes of an exception; a program may have set anything as such."""
+def _notes(error: BaseException) -> tuple[str, ...]:
+    """Return the notes of an exception that are one line; a program may have set anything as such."""
     notes = getattr(error, "__notes__", ())
-    return [note for note in notes if isinstance(note, str)] if isinstance(notes, (list, tuple)) else []
+    texts = [note for note in notes if isinstance(note, str)] if isinstance(notes, (list, tuple)) else []
+    return tuple(note for note in texts if "\n" not in note and len(note) <= _LONGEST_NOTE)
 
 
 def _message(error: BaseException) -> str:

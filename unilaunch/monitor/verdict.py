@@ -15,7 +15,7 @@ _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSI
 #: A line that says something: MindSpore's messages begin with rows of dashes, and headings "- Kernel select failed:".
 _SAYS = re.compile(r"\s*[^-\s].*\w")
 _SHOWN = 8  # groups of consequences
-_LONGEST = 1000  # characters of a message in one line
+_LONGEST = 1000  # characters of a program's message in one line; ours are shown whole, with what to do at the end
 #: A message that is a traceback, as of torch.multiprocessing.spawn, ends with what has happened.
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -124,9 +124,9 @@ def _what(failure: Failure) -> str:
     lines = failure.message.strip().splitlines() or [""]
     says = [line for line in lines if _SAYS.match(line)] or lines
     message = says[-1 if says[0].startswith(_TRACEBACK) else 0]
-    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
     if failure.cause is Cause.REFUSED_INPUT:
         return message
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
     if failure.signal:
         return f"killed by {failure.signal} (exit code {failure.exit_code})"
     named = ": ".join(filter(None, (failure.error, message)))  # `assert` and MemoryError say nothing more
